@@ -99,7 +99,7 @@ def _convert(hint: Any, value: Any, file: str, key: str) -> Any:
             return value
         fix = did_you_mean(str(value), [str(option) for option in arguments])
         raise ConfigError(f"'{value}' is not one of the values allowed here", file=file, key=key, fix=fix)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return build(hint, value, file=file, key=key)
     if origin in (list, tuple):
         if not isinstance(value, list | tuple):
