@@ -66,7 +66,8 @@ def build(cls: type[T], value: object, *, file: str, key: str) -> T:
     if not isinstance(value, Mapping):
         raise ConfigError(f"must be a map, not {_name(value)}", file=file, key=key)
     hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    # A key that is a Python keyword has a field with an underscore: `for` is for_.
+    fields = {field.name.removesuffix("_"): field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     for name in value:
         if name not in fields:
             fix = did_you_mean(str(name), fields)
@@ -75,7 +76,7 @@ def build(cls: type[T], value: object, *, file: str, key: str) -> T:
     for name, field in fields.items():
         where = f"{key}.{name}" if key else name
         if name in value:
-            arguments[name] = _convert(hints[name], value[name], file, where)
+            arguments[field.name] = _convert(hints[field.name], value[name], file, where)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError("is required", file=file, key=where)
     try:

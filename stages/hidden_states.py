@@ -1,0 +1,24 @@
+"""hidden_states@d: build/tokenize/d/tokens.parquet -> build/hidden_states/d/."""
+
+from __future__ import annotations
+
+import sys
+
+from draftmill.config import params, section
+from draftmill.errors import guard
+from draftmill.hidden_states import States, StatesRun
+from draftmill.target import Target
+
+
+def main() -> None:
+    """Capture the target's hidden states of one dataset's rows."""
+    from draftmill.hidden_states import stage
+    from draftmill.target import load_model
+
+    target = section("target", Target)
+    work = stage.job(sys.argv[1], section("states", States), section("run.hidden_states", StatesRun), target)
+    stage.build(work, lambda: load_model(target, params()["run"]["device"]))
+
+
+if __name__ == "__main__":
+    guard(main)
