@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from draftmill.paths import closures
+from draftmill.paths import closures, places
 from draftmill.paths.errors import PathError, PatternTimeout
 from draftmill.paths.parser import Parser
 from draftmill.paths.syntax import (
@@ -61,8 +61,9 @@ class Path:
     """A compiled path: a callable from a JSON value to the list of matched values.
 
     Attributes: `text` (as written), `canonical` (RFC 9535), `query` (the syntax tree), `steps` (one
-    `Step` per segment) and `columns` (the keys of the document that it reads; None: it may read all).
-    Two paths are equal if their canonical texts are. Can be pickled.
+    `Step` per segment), `name` (the key, if the path is one plain key) and `columns` (the keys of the
+    document that it reads; None: it may read all). Two paths are equal if their canonical texts are.
+    Can be pickled.
     """
 
     def __init__(self, text: str) -> None:
@@ -70,11 +71,19 @@ class Path:
         self.canonical = str(self.query)
         self.steps = tuple(map(Step, self.query.segments))
         self._run = closures.walk(tuple(map(closures.segment_step, self.query.segments)))
+        self.name = self.steps[0].name if len(self.steps) == 1 else None
         self.columns = _columns(_queries_of_path(self.query))
 
     def __call__(self, value: Any, root: Any = None) -> list[Any]:
         """The matched values in RFC order; `root` is what `$` means in its filters, by default `value`."""
         return self._run([value], value if root is None else root)
+
+    def replace(self, document: Any, function: Callable[[Any], Any]) -> int:
+        """Put `function(value)` in the place of every match, in place; the number of matches.
+
+        A match of the whole document has no place and is left alone.
+        """
+        return places.replace(self.query, document, function)
 
     def __repr__(self) -> str:
         return f"Path({self.text!r})"

@@ -38,7 +38,7 @@ Getter = Callable[[Any, Any], Any]
 
 
 def walk(steps: tuple[Step, ...]) -> Step:
-    """All steps, one after the other."""
+    """All steps, one after the other; without steps, the values themselves."""
 
     def run(nodes: list[Any], root: Any) -> list[Any]:
         for step in steps:
@@ -52,7 +52,7 @@ def segment_step(segment: Segment) -> Step:
     """The step of one segment."""
     steps = tuple(map(selector_step, segment.selectors))
     child = steps[0] if len(steps) == 1 else _several(steps)
-    return (lambda nodes, root: child(_containers(nodes), root)) if segment.descendant else child
+    return (lambda nodes, root: child(containers(nodes), root)) if segment.descendant else child
 
 
 def selector_step(selector: Selector) -> Step:
@@ -85,7 +85,7 @@ def _several(steps: tuple[Step, ...]) -> Step:
     return run
 
 
-def _containers(nodes: list[Any]) -> list[Any]:
+def containers(nodes: list[Any]) -> list[Any]:
     """The arrays and objects among `nodes` and below them, parents first, in document order."""
     found, stack = [], nodes[::-1]
     while stack:

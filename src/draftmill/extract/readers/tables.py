@@ -1,0 +1,143 @@
+"""csv, tsv and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from draftmill.errors import DataError
+from draftmill.extract.readers import files
+from draftmill.extract.readers.items import Chunk, Reject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_DAMAGED = re.compile("[\ud800-\udfff]")
+BATCH_BYTES = 8 << 20
+
+
+def read_csv(chunk: Chunk) -> Iterator[tuple[int, Any | Reject]]:
+    """(row number without the header, {column: text}) of a csv or tsv file."""
+    csv.field_size_limit(files.LONGEST_LINE)
+    table = csv.reader(_texts(chunk), delimiter="\t" if chunk.kind == "tsv" else ",", strict=True)
+    number, header = 0, None
+    try:
+        for cells in table:
+            if not cells:
+                continue
+            if header is None:
+                header = cells
+                continue
+            number += 1
+            yield number, _csv_row(header, cells)
+    except csv.Error as error:
+        raise DataError(f"is not well-formed csv at line {table.line_num}: {error}", file=chunk.file) from None
+
+
+def _csv_row(header: list[str], cells: list[str]) -> dict[str, str] | Reject:
+    if len(cells) != len(header):
+        return Reject("csv_cells", f"{len(cells)} cells where the header has {len(header)}")
+    if _DAMAGED.search("".join(cells)):
+        return Reject("invalid_utf8", "the row is not UTF-8")
+    return dict(zip(header, cells, strict=True))
+
+
+def _texts(chunk: Chunk) -> Iterator[str]:
+    """The lines of a file with their ends; a quoted cell may hold line ends."""
+    rest, first = b"", True
+    for block in files.blocks(chunk.path, chunk.file, chunk.compression):
+        *lines, rest = (rest + (block.removeprefix(b"\xef\xbb\xbf") if first else block)).split(b"\n")
+        first = False
+        for line in lines:
+            yield line.decode("utf-8", "surrogateescape") + "\n"
+    if rest:
+        yield rest.decode("utf-8", "surrogateescape")
+
+
+# -- Parquet ---------------------------------------------------------------------------------------
+
+
+def open_parquet(path: str, shown: str) -> pq.ParquetFile:
+    """The file, its footer read. Raises DataError where it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"cannot be read as Parquet: {error}", file=shown, fix="download it again") from None
+
+
+def read_parquet(chunk: Chunk) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(row number in the chunk, row) of some row groups, only the wanted columns read."""
+    import pyarrow as pa
+
+    number = 0
+    with open_parquet(chunk.path, chunk.file) as table:
+        groups = list(range(chunk.start, table.num_row_groups if chunk.stop is None else chunk.stop))
+        names = [name for name in table.schema_arrow.names if chunk.columns is None or name in chunk.columns]
+        plain = {name: converter(table.schema_arrow.field(name).type) for name in names}
+        size = _batch_rows(table, groups)
+        try:
+            for batch in table.iter_batches(size, row_groups=groups, columns=names, use_threads=False):
+                for row in _rows(batch, plain):
+                    number += 1
+                    yield number, row
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"is damaged after row {number} of this part: {error}", file=chunk.file) from None
+
+
+def _batch_rows(table: pq.ParquetFile, groups: list[int]) -> int:
+    """Rows of about BATCH_BYTES unpacked, so that memory does not grow with a row group."""
+    metadata = [table.metadata.row_group(group) for group in groups]
+    rows = sum(group.num_rows for group in metadata)
+    weight = sum(group.total_byte_size for group in metadata)
+    return max(1, min(4096, int(rows * BATCH_BYTES / max(weight, 1))))
+
+
+def _rows(batch: pa.RecordBatch, plain: dict[str, Callable[[Any], Any] | None]) -> Iterator[dict[str, Any]]:
+    if not plain:
+        yield from ({} for _ in range(batch.num_rows))
+        return
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        values, convert = column.to_pylist(), plain[name]
+        columns.append(values if convert is None else [None if value is None else convert(value) for value in values])
+    names = batch.schema.names
+    yield from (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
+
+
+def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What turns a value of an Arrow type into plain JSON, or None where it is that already."""
+    import pyarrow.types as t
+
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        inner = converter(kind.value_type)
+        return inner and (lambda items: [None if item is None else inner(item) for item in items])
+    if t.is_struct(kind):
+        return _struct_converter({field.name: converter(field.type) for field in kind})
+    if t.is_map(kind):
+        value = converter(kind.item_type) or (lambda item: item)
+        return lambda pairs: {str(key): None if item is None else value(item) for key, item in pairs}
+    if t.is_floating(kind):
+        return lambda number: number if number - number == 0 else None
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return lambda data: data.decode("utf-8", "backslashreplace")
+    if t.is_temporal(kind) and not t.is_duration(kind):
+        return lambda moment: moment.isoformat()
+    return str if t.is_decimal(kind) or t.is_duration(kind) else None
+
+
+def _struct_converter(fields: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any] | None:
+    needed = {name: convert for name, convert in fields.items() if convert}
+
+    def run(value: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in needed.items():
+            if value[name] is not None:
+                value[name] = convert(value[name])
+        return value
+
+    return run if needed else None
