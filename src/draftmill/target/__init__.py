@@ -1,6 +1,6 @@
 """The target model: its configuration, local folder, weights, dimensions, and the one way it is rendered."""
 
-from draftmill.target.config import ModelSource, RandomModel, ReasoningTags, Target
+from draftmill.target.config import ModelSource, RandomModel, ReasoningTags, Target, weights_digest
 from draftmill.target.model import Shape, load_model, shape
 from draftmill.target.prepare import prepare
 from draftmill.target.renderer import Renderer, renderer
@@ -18,4 +18,5 @@ __all__ = [
     "prepare",
     "renderer",
     "shape",
+    "weights_digest",
 ]

