@@ -1,0 +1,44 @@
+"""generate@d: build/extract/<d>/rows.parquet in, build/generate/<d>/ out; every answer passes through the store."""
+
+from __future__ import annotations
+
+from draftmill.console import say
+from draftmill.files import record_run
+from draftmill.generate.assemble import Assembly, recorded, replay
+from draftmill.generate.job import Job, Settings, settings
+from draftmill.generate.store import Store
+from draftmill.generate.talk import Talk
+from draftmill.workspace import keep, output
+
+
+def build(dataset: str) -> None:
+    """Run the stage for one dataset."""
+    chosen = settings()
+    job = Job(dataset, chosen)
+    assembly = Assembly(output("generate", dataset))
+    if job.recorded:
+        _keep_recorded(job, assembly)
+    else:
+        _answer(job, chosen, assembly)
+    say(f"generate {dataset}: {job.requested} requested, {job.available} available, {assembly.taken} taken")
+
+
+def _keep_recorded(job: Job, assembly: Assembly) -> None:
+    """The dataset's own answers pass through."""
+    rows = ((row, recorded(row.conversation)) for _, row in job.rows.read(job.candidates))
+    assembly.write(rows, requested=job.requested, available=job.available, unasked=job.available - len(job.candidates))
+    record_run("generate", job.dataset, seconds=0.0, asked=0, reused=0)
+
+
+def _answer(job: Job, chosen: Settings, assembly: Assembly) -> None:
+    talk = Talk(chosen)
+    with Store(keep("answers.sqlite")) as store:
+        session, seconds = talk.ask([job], store)
+        taken = job.taken()
+        rows = (
+            (row, replay(job.conversation(row, talk.prompter, talk.judge), store, session.failures))
+            for _, row in job.rows.read(taken)
+        )
+        assembly.write(rows, requested=job.requested, available=job.available, unasked=job.available - len(taken))
+    asked, reused = session.counts["asked"], session.counts["reused"]
+    record_run("generate", job.dataset, seconds=round(seconds, 3), asked=asked, reused=reused)

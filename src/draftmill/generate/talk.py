@@ -1,0 +1,62 @@
+"""Asking: everything that several jobs want from one target, through one session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from draftmill.console import progress
+from draftmill.errors import BuildError
+from draftmill.generate.checks import Judge
+from draftmill.generate.engines import open_engine
+from draftmill.generate.job import Job, Settings
+from draftmill.generate.request import Prompter
+from draftmill.generate.session import Session, run
+from draftmill.generate.store import Store
+
+if TYPE_CHECKING:
+    from draftmill.target import Renderer
+
+
+class Talk:
+    """All that is needed to have conversations with one target: prompts, checks, and an engine to be opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        from draftmill.target import renderer
+
+        self._settings = settings
+        self._renderer: Renderer = renderer(settings.target)
+        self.prompter = Prompter(settings.target, settings.engine, settings.sampling, self._renderer)
+        self.judge = Judge(settings.target, self._renderer, settings.engine)
+
+    def ask(self, jobs: Sequence[Job], store: Store) -> tuple[Session, float]:
+        """Have every conversation that the jobs want; returns the session and its seconds.
+
+        Raises BuildError if a budget ended it or too many rows failed, KeyboardInterrupt if interrupted.
+        """
+        chosen = self._settings
+        asker = open_engine(chosen.target, self._renderer, chosen.engine, chosen.sampling, chosen.run, chosen.machine)
+        name = jobs[0].dataset if len(jobs) == 1 else f"{len(jobs)} datasets"
+        total = sum(len(job.candidates) for job in jobs)
+        seconds = 0.0
+        with progress(f"generate {name}", total if all(job.quota.tokens is None for job in jobs) else None) as shown:
+            session = Session(asker, store, lambda outcome: shown.advance())
+            while not session.stopped and (blocks := [(job, block) for job in jobs if (block := job.next_block())]):
+                rows = (row for job, block in blocks for row in job.conversations(block, self.prompter, self.judge))
+                seconds += run(session, rows)
+        self._require_complete(session, total)
+        return session, seconds
+
+    def _require_complete(self, session: Session, total: int) -> None:
+        """Stop the build rather than drop what only needs asking again."""
+        if session.stopped:
+            raise BuildError(f"{session.stopped}: stopped asking", fix="run again: what was answered is kept")
+        failed = session.counts["failed:failed"]
+        if failed > self._settings.sampling.policy.max_failed * total:
+            errors = {str(error) for error in session.failures.values() if error.reason == "failed"}
+            raise BuildError(
+                f"{failed} of {total} rows got no answer",
+                key="sampling.policy.max_failed",
+                found="; ".join(sorted(errors)[:3]),
+                fix="see to the server, then run again: what was answered is kept",
+            )
