@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 # C0 without tab and newline, DEL, C1, and the bidirectional overrides that can hide text.
@@ -30,6 +30,19 @@ def excerpt(text: str, limit: int = 80) -> str:
 def say(text: str) -> None:
     """Print one line of the program's own words on standard output, at once."""
     print(printable(text), flush=True)
+
+
+def aligned(header: Sequence[str], lines: Sequence[Sequence[str]], total: Sequence[str] | None = None) -> str:
+    """A plain table: the first column flush left, the others right, rules below the header and above `total`."""
+    every = [header, *lines, *([total] if total else [])]
+    widths = [max(len(line[i]) for line in every) for i in range(len(header))]
+
+    def text(line: Sequence[str]) -> str:
+        rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
+        return "  ".join((line[0].ljust(widths[0]), *rest)).rstrip()
+
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    return "\n".join([text(header), rule, *map(text, lines), *([rule, text(total)] if total else [])])
 
 
 class Progress:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from draftmill.config import params
+from draftmill.console import aligned
 from draftmill.workspace import BUILD, keep
 
 STAGES = ("extract", "generate", "tokenize", "hidden_states")
@@ -113,17 +114,9 @@ def total(found: Sequence[Row]) -> Row:
 
 
 def table() -> str:
-    """The whole funnel as plain text, numbers aligned at the right."""
+    """The whole funnel as plain text."""
     found = rows()
-    lines = [COLUMNS, *(cells(row) for row in [*found, total(found)])]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-
-    def text(line: Sequence[str]) -> str:
-        numbers = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
-        return "  ".join((line[0].ljust(widths[0]), *numbers))
-
-    rule = "-" * len(text(COLUMNS))
-    return "\n".join([text(COLUMNS), rule, *(text(line) for line in lines[1:-1]), rule, text(lines[-1])])
+    return aligned(COLUMNS, [cells(row) for row in found], cells(total(found)))
 
 
 def outcome() -> list[str]:

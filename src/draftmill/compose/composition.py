@@ -74,11 +74,14 @@ def _errors(conf: Path) -> Iterator[None]:
     """Turn the errors of YAML, OmegaConf and Hydra into ConfigErrors."""
     if not (conf / "config.yaml").is_file():
         raise ConfigError("not there", file=conf / "config.yaml", fix="run this in the folder of a draftmill project")
+    outer = GlobalHydra.instance().hydra  # of a sweep's program, which composes its jobs from inside
     GlobalHydra.instance().clear()
     try:
         yield
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
         raise _explained(error, conf) from None
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def _explained(error: Exception, conf: Path) -> ConfigError:

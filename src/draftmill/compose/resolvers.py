@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import wraps
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from draftmill.config import build
 from draftmill.errors import ConfigError
 
 # A dataset that is read from the Hub has no local path: it depends on this file, which never
@@ -108,9 +110,10 @@ def answered(datasets: Any) -> dict[str, str]:
 
 def blend_members(blend: Any, datasets: Any) -> dict[str, Any]:
     """The datasets that each rule, priority and decontamination of the blend names."""
-    from draftmill.blend import members
+    from draftmill.blend import Blend, members
 
-    return members(plain(blend), {name: plain(datasets[name]) for name in enabled(datasets)})
+    rules = build(Blend, plain(blend), file="conf/blend", key="")
+    return asdict(members(rules, {name: plain(datasets[name]) for name in enabled(datasets)}))
 
 
 def register(root: Path) -> None:

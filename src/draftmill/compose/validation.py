@@ -23,6 +23,7 @@ SECTIONS = {
     "run.hidden_states": ("draftmill.hidden_states", "StatesRun"),
     "run.train": ("draftmill.train", "TrainRun"),
     "run.evaluate": ("draftmill.evaluate", "EvaluateRun"),
+    "run.plan": ("draftmill.plan", "Rates"),
 }
 
 
@@ -62,10 +63,10 @@ def _check_scalars(values: Mapping[str, Any]) -> None:
 
 
 def _check_datasets(values: Mapping[str, Any]) -> None:
-    validate_dataset = getattr(_imported("draftmill.extract"), "validate", lambda name, declaration: None)
+    validate_dataset = getattr(_imported("draftmill.extract"), "validate", lambda *_: None)
     datasets = values.get("datasets") or {}
     for name, declaration in datasets.items():
-        validate_dataset(name, declaration)
+        validate_dataset(name, declaration, f"conf/dataset/{name}.yaml")
     if not values.get("answered"):
         raise ConfigError(
             "no dataset takes part in the training",

@@ -41,5 +41,6 @@ def store(conf: Path) -> None:
         "dataset_names": "${draftmill.enabled:${datasets}}",
         "inputs": "${draftmill.inputs:${datasets}}",
         "answered": "${draftmill.answered:${datasets}}",
+        "blend_members": "${draftmill.blend_members:${blend},${datasets}}",
     }
     nodes.store(name="build_info", node=build_info, package="_global_", provider="draftmill")

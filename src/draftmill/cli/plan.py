@@ -1,0 +1,67 @@
+"""`draftmill plan`: what a build would do and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from draftmill.plan.amounts import Amount, Total
+    from draftmill.plan.stages import Step
+
+app = typer.Typer()
+
+
+@app.command()
+def plan(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="as on Hydra's command line: experiment=NAME, datasets.x.quota=500")
+    ] = None,
+) -> None:
+    """Show what a build would run and why; estimate rows, requests, tokens, dollars, hours, bytes. Runs nothing."""
+    from draftmill.compose.composition import composed
+    from draftmill.compose.validation import validate
+    from draftmill.console import say
+    from draftmill.plan.amounts import estimate
+    from draftmill.plan.stages import steps
+
+    composition = composed(overrides or [])
+    validate(composition)
+    found = steps(composition.values)
+    for line in _grouped(found):
+        say(line)
+    say(f"{len(found)} stages at most: one whose inputs come out as they were is skipped" if found else "up to date")
+    say("")
+    _show(*estimate(composition.values))
+
+
+def _grouped(found: Sequence[Step]) -> Iterator[str]:
+    """`stage: why (datasets)`, one line for all datasets with the same reasons."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for step in found:
+        stage, _, dataset = step.name.partition("@")
+        reasons = "; ".join(step.reasons).replace(f"datasets.{dataset}.", "").replace(f"/{dataset}", "")
+        groups.setdefault((stage, reasons), []).append(dataset)
+    for (stage, reasons), names in groups.items():
+        yield f"{stage}: {reasons}" + (f" ({', '.join(names)})" if names != [""] else "")
+
+
+def _show(amounts: Sequence[Amount], total: Total) -> None:
+    from draftmill.console import aligned, say
+
+    header = ("dataset", "available", "rows", "requests", "prompt tokens", "answer tokens", "states GB")
+    lines = []
+    for amount in amounts:
+        counts = (amount.available, amount.rows, amount.requests, amount.prompt_tokens, amount.answer_tokens)
+        cells = ("?" if count is None else f"{count:,}" for count in counts)
+        lines.append((amount.dataset, *cells, f"{amount.state_bytes / 1e9:.3f}"))
+    say(aligned(header, lines))
+    dollars = "no prices" if total.dollars is None else f"{total.dollars:,.2f} US dollars"
+    say(
+        f"{total.requests:,} requests, {dollars}, {total.answer_hours:.2f} hours of answering and "
+        f"{total.state_hours:.2f} of capturing at the rates under run.plan"
+    )
+    warning = "  MORE THAN THERE IS" if total.state_bytes > total.free_bytes else ""
+    say(f"hidden states {total.state_bytes / 1e9:,.2f} GB, {total.free_bytes / 1e9:,.0f} GB free{warning}")
