@@ -14,7 +14,8 @@ from draftmill.paths.errors import PatternTimeout
 
 TIME_LIMIT_S = 2.0
 MAX_PATTERN = 4096
-MAX_REPEAT = 1000
+MAX_SIZE = 20_000
+MAX_NESTING = 50
 
 _CATEGORY = r"\\[pP]\{(?:L[lmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|Z[lps]?|S[ckmo]?|C[cfno]?)\}"
 _ESCAPE = r"\\[()*+\-.?\[\\\]^nrt{|}]"
@@ -39,32 +40,61 @@ def translate(pattern: str) -> str:
     """`pattern` in the syntax of the `regex` package. Raises PatternError."""
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"a pattern may have {MAX_PATTERN} characters, this one has {len(pattern)}", 0)
-    out, position, depth, repeatable = [], 0, 0, False
+    out, position = [], 0
+    size = _Size()
     while position < len(pattern):
         token = _TOKEN.match(pattern, position)
-        kind = token.lastgroup if token else None
-        depth += {"open": 1, "close": -1}.get(kind or "", 0)
-        if token is None or depth < 0 or (kind == "repeat" and not repeatable):
+        if token is None or not token.lastgroup or not size.add(token.lastgroup, token.group()):
             raise PatternError(_complaint(pattern[position:]), position)
-        out.append(_rewrite(kind, token.group(), position))
-        repeatable = kind in ("category", "escape", "class", "close", "dot", "char")
+        if size.total > MAX_SIZE or len(size.outer) > MAX_NESTING:
+            raise PatternError("too large once its repeats are written out", position)
+        out.append(_rewrite(token.lastgroup, token.group(), position))
         position = token.end()
-    if depth:
+    if size.outer:
         raise PatternError("a ')' is missing", position)
     return "".join(out)
 
 
-def _rewrite(kind: str | None, token: str, position: int) -> str:
+class _Size:
+    """How large a pattern is once its repeats are written out, which is what the engine makes of them.
+
+    `outer`: the sizes before each open parenthesis; `total`: the size of all so far; `atom`: that of
+    the last atom, 0 where nothing can be repeated.
+    """
+
+    def __init__(self) -> None:
+        self.outer: list[int] = []
+        self.total, self.atom = 1, 0
+
+    def add(self, kind: str, token: str) -> bool:
+        """Count one token; False if it cannot stand here."""
+        if kind == "open":
+            self.outer.append(self.total)
+            self.atom = 0
+        elif kind == "close":
+            if not self.outer:
+                return False
+            self.atom = self.total - self.outer.pop() + 1
+        elif kind == "repeat":
+            if not self.atom:
+                return False
+            self.total += self.atom * max(map(int, regex.findall(r"\d+", token)), default=0)
+            self.atom = 0
+        else:
+            self.atom = 0 if kind in ("either", "start", "end") else 1
+            self.total += 1
+        return True
+
+
+def _rewrite(kind: str, token: str, position: int) -> str:
     if kind == "class":
         parts = _CLASS.fullmatch(token)
         if parts is None or token in ("[]", "[^]"):
             raise PatternError(f"{token} is not a character class", position)
         negated, first, middle, last = parts.groups()
         return f"[{negated}{first and chr(92) + '-'}{_plain(middle)}{last and chr(92) + '-'}]"
-    if kind == "repeat" and any(int(n) > MAX_REPEAT for n in regex.findall(r"\d+", token)):
-        raise PatternError(f"a repeat count may be {MAX_REPEAT} at most", position)
     special = {"open": "(?:", "dot": "[^\\n\\r]", "end": "\\Z"}
-    return special.get(kind or "") or (regex.escape(token) if kind == "char" else token)
+    return special.get(kind) or (regex.escape(token) if kind == "char" else token)
 
 
 def _plain(members: str) -> str:
