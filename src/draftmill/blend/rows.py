@@ -5,7 +5,7 @@ The token ids stay on disk until `write`; a million rows fit in memory here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,9 +66,14 @@ class Rows:
         """The rows that are still in, on one side of the hold-out."""
         return [i for i, reason in enumerate(self.reason) if reason is None and self.heldout[i] == heldout]
 
-    def ranked(self, seed: int) -> list[int]:
-        """The rows that are still in and not held out, in the order in which they are chosen."""
-        return sorted(self.inside(heldout=False), key=lambda row: rank(seed, self.dataset, self.ids[row]))
+    def order(self, heldout: bool, seed: int) -> list[int]:
+        """The rows that are still in, on one side of the hold-out, by their selection rank."""
+        return sorted(self.inside(heldout), key=lambda row: rank(seed, self.dataset, self.ids[row]))
+
+    def conversation(self, row: int, known: Container[str]) -> str:
+        """The id of the conversation a row comes from: tokenize names the further rows of one ID#k."""
+        name = self.ids[row]
+        return name if name in known else name.rpartition("#")[0]
 
 
 def load(dataset: str) -> Rows:

@@ -11,7 +11,9 @@ from typing import Any
 
 from draftmill.blend import Blend, Members, holdout, table, write
 from draftmill.blend.allocate import Allocation, Supply, allocate
+from draftmill.blend.contamination import drop_contaminated
 from draftmill.blend.duplicates import drop_exact
+from draftmill.blend.near import drop_near
 from draftmill.blend.rows import Rows, load
 from draftmill.blend.write import Chosen
 from draftmill.console import say
@@ -36,8 +38,12 @@ def build(blend: Blend, members: Members, seed: int, expected: Mapping[str, floa
         adopt(BUILD / "hidden_states" / name)
         _check_masks(datasets[name], expected.get(name, DEFAULT_YIELD))
         holdout.mark(datasets[name], blend.holdout)
+    if blend.decontaminate:
+        drop_contaminated(datasets, blend.decontaminate, members.against)
     drop_exact(datasets, members.priority)
-    ranked = {name: rows.ranked(seed) for name, rows in datasets.items()}
+    if blend.near_duplicates:
+        drop_near(datasets, members.priority, blend.near_duplicates, seed)
+    ranked = {name: rows.order(heldout=False, seed=seed) for name, rows in datasets.items()}
     supply = {name: Supply(datasets[name].trainable[order].tolist()) for name, order in ranked.items()}
     allocation = allocate(blend, members.rules, supply)
     taken = {
