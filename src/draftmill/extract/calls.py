@@ -1,0 +1,139 @@
+"""Tool calls in one form, and the pairing of calls and results.
+
+A call is {"id", "type": "function", "function": {"name", "arguments"}}; `arguments` is an object when it
+is one or its JSON text parses to one, otherwise the text as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from draftmill.extract.literals import loads, parse, prune
+from draftmill.extract.outcome import Message, Rejected, Work
+from draftmill.extract.schema import Paths, Shape
+
+CallsOf = Callable[[Any, Work], list[Message]]
+
+
+def calls_of(shape: Shape | None) -> CallsOf:
+    """A function from a turn to its calls in the common form. It raises Rejected for what is no call."""
+    if shape is None:
+        return lambda turn, work: _known(turn.get("tool_calls"), work)
+    if not shape.fields:
+        return lambda turn, work: [call for found in shape.each(turn) for call in _known(found, work)]
+    return lambda turn, work: [_foreign(item, shape.fields, work) for item in spread(shape.each(turn))]
+
+
+def spread(matches: list[Any]) -> list[Any]:
+    """Matches that are lists, spread one level; nulls left out."""
+    found = []
+    for match in matches:
+        if type(match) is list:
+            found += [item for item in match if item is not None]
+        elif match is not None:
+            found.append(match)
+    return found
+
+
+def _known(value: Any, work: Work) -> list[Message]:
+    if not value:
+        return []
+    return [_call(item, work) for item in (value if type(value) is list else [value]) if item is not None]
+
+
+def _call(item: Any, work: Work) -> Message:
+    if type(item) is str:
+        item = parsed(item, work, "bad_tool_call")
+    function = item.get("function") if type(item) is dict else None
+    inner = function if type(function) is dict else item
+    if type(inner) is not dict:
+        raise Rejected("bad_tool_call", f"a {type(inner).__name__} where a call was expected")
+    arguments = inner["arguments"] if "arguments" in inner else inner.get("parameters")
+    return make(inner.get("name"), arguments, item.get("id"), work)
+
+
+def _foreign(item: Any, fields: Mapping[str, Paths], work: Work) -> Message:
+    def one(name: str) -> Any:
+        return fields[name].one(item) if name in fields else None
+
+    return make(one("name"), one("arguments"), one("id"), work)
+
+
+def make(name: Any, arguments: Any, call_id: Any, work: Work) -> Message:
+    """A call in the common form."""
+    if type(name) is not str or not name:
+        raise Rejected("bad_tool_call", "a call without a name")
+    if type(arguments) is str:
+        arguments = _object(arguments)
+    elif work.arrow:
+        arguments = prune(arguments)
+    call: Message = {"id": call_id} if type(call_id) is str and call_id else {}
+    function = {"name": name, "arguments": {} if arguments is None else arguments}
+    return {**call, "type": "function", "function": function}
+
+
+def _object(text: str) -> Any:
+    if not text.strip():
+        return {}
+    try:
+        value = loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if type(value) is dict else text
+
+
+def parsed(text: str, work: Work, reason: str) -> Any:
+    """The value of a text that should hold JSON; Python literals are counted, anything else is Rejected."""
+    try:
+        value, was_literal = parse(text)
+    except ValueError as error:
+        raise Rejected(reason, str(error)) from None
+    work.notes["python_literals"] += was_literal
+    return value
+
+
+def call_from_text(text: str, work: Work) -> list[Message]:
+    """The calls in the text of a `function_call` turn; none if it holds no call (counted)."""
+    try:
+        return _known(parsed(text, work, "bad_tool_call"), work)
+    except Rejected:
+        work.notes["function_call_as_text"] += 1
+        return []
+
+
+def pair(messages: list[Message], orphan: str, work: Work) -> list[Message]:
+    """Give calls without ids an id and each result the id of its call, in order; count results without a call.
+
+    A result without text is an answer if a call waits for it, else an empty turn, which is left out. Raises
+    Rejected if a result has no call and `orphan` is "reject".
+    """
+    waiting: list[tuple[str, bool]] = []  # (id, whether we gave it)
+    made, kept = 0, []
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            given = "id" not in call
+            if given:
+                made += 1
+                call["id"] = f"call_{made}"
+            waiting.append((call["id"], given))
+        if message["role"] == "tool" and not _answer(message, waiting):
+            if not message["content"]:
+                work.notes["empty_turns"] += 1
+                continue
+            work.notes["orphan_tool_results"] += 1
+            if orphan == "reject":
+                raise Rejected("orphan_tool")
+        kept.append(message)
+    return kept
+
+
+def _answer(result: Message, waiting: list[tuple[str, bool]]) -> bool:
+    """Whether `result` answers a waiting call, which is then done; its id is set to the call's."""
+    own = result.get("tool_call_id")
+    for place, (call_id, given) in enumerate(waiting):
+        if own == call_id or own is None or given:
+            result["tool_call_id"] = call_id
+            del waiting[place]
+            return True
+    return False

@@ -1,0 +1,109 @@
+"""Which declared paths have matched something: one that matches nothing in a whole dataset is a mistake.
+
+A path is looked at only until its first match, so that this costs nothing once all have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from draftmill.extract.schema import Block, Paths, Schema
+from draftmill.extract.turns import elements_of
+
+Elements = Callable[[Any], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One declared thing: its alternatives, and the values of a row that they are applied to."""
+
+    paths: Paths
+    elements: Elements
+    block: Block | None = None
+
+    @property
+    def key(self) -> str:
+        """The key of the declaration, below `schema`."""
+        return self.paths.key
+
+    def __call__(self, row: Any) -> bool:
+        """Whether any of the alternatives matches anything that is not null or empty."""
+        # A turn that is a text needs no path to its text.
+        bare = self.block is not None
+        return any((bare and type(element) is str) or self.paths(element) for element in self.elements(row))
+
+
+def probes(schema: Schema) -> list[Probe]:
+    """The probes of a schema; alternatives count as one, and so do texts that stand in for one another."""
+    found = [Probe(paths, _row) for paths in _row_paths(schema)]
+    for block in schema.blocks:
+        elements = elements_of(block)
+        found += [Probe(paths, elements, block) for paths in _turn_paths(block)]
+    if schema.flag:
+        found.append(Probe(schema.flag, lambda row: [e for block in schema.blocks for e in elements_of(block)(row)]))
+    return found
+
+
+def _row(row: Any) -> list[Any]:
+    return [row]
+
+
+def _row_paths(schema: Schema) -> Iterator[Paths]:
+    yield from (block.each for block in schema.blocks if block.each)
+    yield from schema.decode
+    if schema.system and schema.system.paths:
+        yield schema.system.paths
+    if schema.tools and schema.tools.shape:
+        yield schema.tools.shape.each
+    if schema.join:
+        yield schema.join.on
+    yield from (paths for paths in (schema.id, schema.last_of) if paths)
+    yield from (*(schema.dedup or ()), *schema.group, *schema.meta.values())
+
+
+def _turn_paths(block: Block) -> Iterator[Paths]:
+    if block.plain:
+        return
+    if block.role.path and not block.pairs and not block.split:
+        yield block.role.path
+    for text in [text for _, text in block.pairs] or [block.text]:
+        key = text.options[0].key
+        yield Paths(key, tuple(path for paths in text.options for path in paths.options))
+    if block.tool_calls:
+        yield block.tool_calls.each
+    if block.reasoning:
+        yield block.reasoning
+
+
+def columns(schema: Schema) -> frozenset[str] | None:
+    """The top-level keys that the schema reads; None if it may read all."""
+    wanted: set[str] = set()
+    for read in _columns(schema):
+        if read is None:
+            return None
+        wanted |= read
+    return frozenset(wanted)
+
+
+def _columns(schema: Schema) -> Iterator[frozenset[str] | None]:
+    for paths in _row_paths(schema):
+        yield from (path.columns for path in paths.options)
+    if schema.where:
+        yield schema.where.columns
+    if schema.join:
+        yield schema.join.rows.columns
+    for block in schema.blocks:
+        if block.each is None:
+            yield from _columns_of_row_turn(block)
+            if schema.flag:
+                yield from (path.columns for path in schema.flag.options)
+
+
+def _columns_of_row_turn(block: Block) -> Iterator[frozenset[str] | None]:
+    """What a block reads whose one turn is the row itself."""
+    for paths in _turn_paths(block):
+        yield from (path.columns for path in paths.options)
+    yield from (condition.columns for condition, _ in block.role.rules)
+    yield frozenset({"tool_calls", "reasoning_content", "tool_call_id", "name"})

@@ -1,0 +1,239 @@
+"""When a dataset must not go on, and why: each failure says what was found and what to write instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from draftmill.console import excerpt
+from draftmill.errors import DataError, nearest
+from draftmill.extract.coverage import Probe, probes
+from draftmill.extract.declaration import Declaration
+from draftmill.extract.outcome import Rejected, Work
+from draftmill.extract.readers import Chunk, ChunkReader, Reject, chunks
+from draftmill.extract.rows import decoder, selector
+from draftmill.extract.schema import ROLES, TARGET_ROLES, Block
+from draftmill.extract.turns import elements_of, label_of
+from draftmill.extract.walk import Walk, walk
+
+if TYPE_CHECKING:
+    from draftmill.extract.run import Outcome
+
+SAMPLE_ROWS = 200
+MIN_ROWS_FOR_SAME = 20
+NEVER_MATCHED = "matched nothing"
+
+REASONS = {
+    "prompt_is_a_list": "the prompt path gives a list: write `[*]` after it to take each of its elements",
+    "prompt_is_no_text": "the prompt path gives something that is not text: go one key deeper",
+    "turn_is_a_list": "a turn is itself a list: write one more `[*]` in `each`, or use `pairs`",
+    "turn_is_no_object": "a turn is neither an object nor text: `each` goes too deep",
+    "turn_is_a_string": "a turn is a text: if it holds JSON, add its path to `decode`; else give `role: {as: user}`",
+    "turn_without_role": "a turn with text has no label: check `role`",
+    "no_user_turn": "nothing left says that it is a user turn: check `role`, `text` and `roles`",
+    "no_assistant_turn": "there is no answer to keep: use another `keep`, or `answer: regenerate`",
+    "too_few_user_turns": "the conversation has fewer user turns than `keep: {users: n}` asks for",
+    "text_before_speaker": "text stands before the first marker: add its marker to `split`, or `prefix: drop`",
+    "other_part": "a content has parts that are not text: `parts: drop` or `parts: placeholder`",
+    "malformed_part": "a content has parts that are turns or numbers: `text` points at the wrong key",
+    "text_is_a_boolean": "the text is true or false: `text` points at the wrong key",
+    "cannot_decode": "a text under `decode` is neither JSON nor a Python literal",
+    "bad_tools": "`tools` gives something that is no tool spec: name its parts, {each: …, name: …, parameters: …}",
+    "bad_tool_call": "`tool_calls` gives something that is no call: name its parts, {each: …, name: …, arguments: …}",
+    "bad_flag": "the flag of `mask` is neither true, false nor a number",
+    "not_unicode": "a text holds half a character (a lone surrogate), which no file can hold",
+    "orphan_tool": "a tool result has no call before it: `orphan_tool: keep` keeps such rows",
+}
+"""What each reason of a reject means, and what to do; the readers' own reasons explain themselves."""
+
+
+def check(outcome: Outcome, declaration: Declaration) -> None:
+    """Raise DataError if the dataset must not be used as it is declared."""
+    if outcome.rejects["unknown_role"]:
+        raise _unknown_roles(declaration)
+    passed = outcome.rows - outcome.filtered.total() - _unreadable(outcome)
+    _check_where(outcome, declaration)
+    if passed:
+        for key in outcome.unseen():
+            raise _unmatched(declaration, key)
+    _check_yield(outcome, declaration)
+    _check_same(outcome, declaration)
+    if outcome.kept < declaration.schema.expect.min_rows:
+        raise _failed(
+            declaration,
+            "expect.min_rows",
+            f"{declaration.name}: {outcome.kept} rows kept, at least {declaration.schema.expect.min_rows} expected",
+            f"{outcome.rows} rows read; {_counts(outcome.filtered + outcome.rejects) or 'none dropped'}",
+            "check `where`" if outcome.filtered else "check `source`",
+        )
+
+
+def _failed(declaration: Declaration, key: str, message: str, found: str, fix: str | None) -> DataError:
+    return DataError(message, file=declaration.file, key=f"schema.{key}", found=found, fix=fix)
+
+
+def _unreadable(outcome: Outcome) -> int:
+    return sum(count for reason, count in outcome.rejects.items() if reason not in REASONS and reason != "unknown_role")
+
+
+def _counts(counts: Counter[str], limit: int = 12) -> str:
+    listed = [f"{excerpt(name, 60)} {count}" for name, count in counts.most_common(limit)]
+    return ", ".join(listed + ["…"] * (len(counts) > limit))
+
+
+# -- second looks ---------------------------------------------------------------------------------
+
+
+def sample_rows(declaration: Declaration, limit: int | None = SAMPLE_ROWS, every: bool = False) -> list[Any]:
+    """The first rows as they are worked on (decoded, with all columns); `every`: those that `where` drops too."""
+    decode, select = decoder(declaration.schema), selector(declaration.schema, lambda key: {})
+
+    def wanted(chunk: Chunk) -> Any:
+        work = Work(arrow=chunk.arrow)
+        for _, row in ChunkReader(chunk):
+            if isinstance(row, Reject):
+                continue
+            with suppress(Rejected):
+                decode(row, work)
+            if every or select(row) is None:
+                yield row
+
+    rows = (row for chunk in chunks(declaration.source) for row in wanted(chunk))
+    return list(islice(rows, limit))
+
+
+def _unknown_roles(declaration: Declaration) -> DataError:
+    schema, labels, unknown = declaration.schema, Counter[str](), Counter[str]()
+    key = "roles"
+    for block in schema.blocks:
+        find = label_of(block.role, schema.roles)
+        elements = elements_of(block)
+        for row in sample_rows(declaration, limit=None):
+            for element in elements(row):
+                label, known = find(element)
+                labels[label] += 1
+                if not known:
+                    unknown[label] += 1
+                    key = f"{block.key}.role" if block.role.rules else "roles"
+    first = unknown.most_common(1)[0][0]
+    close = nearest(first.lower(), [*ROLES, *schema.roles])
+    meaning = schema.roles.get(close or "", "drop")
+    fix = f"add  roles: {{{first}: {meaning}}}  (one of {', '.join(TARGET_ROLES)})"
+    if key != "roles":
+        fix = "add a filter for these turns, or  else: drop"
+    names = ", ".join(f"'{excerpt(name, 40)}'" for name, _ in unknown.most_common(5))
+    message = f"{declaration.name}: no role is declared for the label {names}"
+    return _failed(declaration, key, message, f"labels seen: {_counts(labels, 30)}", fix)
+
+
+def _check_where(outcome: Outcome, declaration: Declaration) -> None:
+    where = declaration.schema.where
+    if where is None or not outcome.rows:
+        return
+    nothing_left = outcome.filtered["where"] + _unreadable(outcome) >= outcome.rows
+    for path, value in where.values:
+        if value is None:
+            continue
+        seen: Counter[str] = Counter()
+        fits = False
+        for row in sample_rows(declaration, None if nothing_left else SAMPLE_ROWS, every=True):
+            for match in path(row):
+                seen[repr(match)] += 1
+                fits = fits or _same_type(match, value)
+        if not fits and (seen or nothing_left):
+            raise _where_type(declaration, path.text, value, seen)
+    if nothing_left and outcome.filtered["where"]:
+        found = "; ".join(_values_of_where(declaration)) or "no row has what it asks for"
+        message = f"{declaration.name}: `where` drops every one of {outcome.rows} rows"
+        raise _failed(declaration, "where", message, found, "compare with a value that is there")
+
+
+def _same_type(match: Any, value: Any) -> bool:
+    numbers = (int, float)
+    return type(match) is type(value) or (type(match) in numbers and type(value) in numbers)
+
+
+def _where_type(declaration: Declaration, path: str, value: Any, seen: Counter[str]) -> DataError:
+    kind = {bool: "true or false", str: "text"}.get(type(value), "a number")
+    message = f"{declaration.name}: `{path}` is never {kind}, so it cannot be {value!r}"
+    fix = "quote the value" if not isinstance(value, str) else "write it without quotes"
+    if isinstance(value, bool) and any(text.startswith("'") for text in seen):
+        fix = "quote it: in YAML a plain yes, no, on or off is true or false"
+    return _failed(declaration, f"where.{path}", message, f"values there: {_counts(seen) or 'none'}", fix)
+
+
+def _values_of_where(declaration: Declaration) -> list[str]:
+    """What stands at the keys that `where` looks at, in the first rows."""
+    where = declaration.schema.where
+    assert where is not None
+    rows = [row for row in sample_rows(declaration, every=True) if type(row) is dict]
+    found = []
+    for key in sorted(where.columns or ()):
+        values = Counter(repr(row[key]) for row in rows if row.get(key) is not None)
+        found.append(f"{key}: {_counts(values) or 'not there'}")
+    return found
+
+
+def _unmatched(declaration: Declaration, key: str) -> DataError:
+    probe = next(probe for probe in probes(declaration.schema) if probe.key == key)
+    rows = sample_rows(declaration)
+    walked = explain(probe, rows, declaration)
+    path = " or ".join(path.text for path in probe.paths.options)
+    message = f"{declaration.name}: {path} {NEVER_MATCHED} in {len(rows)} rows"
+    if key.startswith("mask"):
+        return DataError(message, file=declaration.file, key=key, found=walked.found, fix=walked.fix)
+    return _failed(declaration, key, message, walked.found, walked.fix)
+
+
+def explain(probe: Probe, rows: list[Any], declaration: Declaration) -> Walk:
+    """The walk along the first alternative of a declared path, over the rows' elements it applies to."""
+    values = [element for row in rows for element in probe.elements(row)]
+    if not values and probe.block and probe.block.each:
+        return walk(probe.block.each.options[0], rows, declaration.schema)
+    return walk(probe.paths.options[0], values, declaration.schema, in_turn=_inside(probe.block))
+
+
+def _inside(block: Block | None) -> bool:
+    return block is not None and block.each is not None
+
+
+def _check_yield(outcome: Outcome, declaration: Declaration) -> None:
+    expected = declaration.schema.expect.yield_
+    if outcome.yield_ >= expected:
+        return
+    reason, _ = outcome.rejects.most_common(1)[0]
+    message = (
+        f"{declaration.name}: yield {outcome.yield_:.3f} is below {expected:g}: "
+        f"{outcome.rejects.total()} of {outcome.rows - outcome.filtered.total()} rows rejected"
+    )
+    advice = REASONS.get(reason, "the file is damaged or of another kind")
+    fix = (
+        f"{advice}; or, if these rows may go,  expect: {{yield: {_floor(outcome.yield_)}}}" if outcome.kept else advice
+    )
+    raise _failed(declaration, "expect.yield", message, _counts(outcome.rejects), fix)
+
+
+def _floor(share: float) -> float:
+    return int(share * 100) / 100
+
+
+def _check_same(outcome: Outcome, declaration: Declaration) -> None:
+    schema = declaration.schema
+    fit = outcome.kept + outcome.duplicates
+    if schema.dedup is not None or fit < MIN_ROWS_FOR_SAME or outcome.max_same <= schema.expect.max_same:
+        return
+    from draftmill.extract.reducing import text_of_most_frequent
+
+    text = excerpt(text_of_most_frequent(outcome.index, outcome.reduced, outcome.folder), 100)
+    key = "prompt" if schema.is_prompt else "turns"
+    message = (
+        f"{declaration.name}: {outcome.reduced.most_frequent} of {fit} rows ({outcome.max_same:.0%}) have the same "
+        f"user turns; `expect.max_same` allows {schema.expect.max_same:.0%}"
+    )
+    fix = (
+        "the path probably takes the system text: point it at the user's own text; if the rows do share it, "
+        "say what tells them apart:  dedup: [path, …]"
+    )
+    raise _failed(declaration, key, message, f"they all say: {text}", fix)

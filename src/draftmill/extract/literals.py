@@ -1,0 +1,86 @@
+"""Texts that hold JSON, or a Python literal where somebody printed instead of dumping.
+
+Data is never trusted: a literal is read only up to a size and a depth, and only if it is plain JSON data.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+import orjson
+
+MAX_LITERAL_CHARS = 1_000_000
+MAX_LITERAL_DEPTH = 60
+_LONG_INTEGER = re.compile(r"\d{19}")
+_OPENING, _CLOSING = frozenset("[{("), frozenset("]})")
+
+
+def loads(text: str) -> Any:
+    """The value of a JSON text, whole numbers exact at any length. Raises ValueError."""
+    if _LONG_INTEGER.search(text):  # orjson makes a float of what does not fit 64 bits
+        return json.loads(text)
+    return orjson.loads(text)
+
+
+def dumps(value: Any) -> bytes:
+    """`value` as compact JSON. Raises ValueError for what JSON cannot say (a lone surrogate, NaN)."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        # Integers over 64 bits, or a real fault, which the next lines report.
+        try:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, UnicodeEncodeError) as error:
+            raise ValueError(f"cannot be written as JSON: {error}") from None
+
+
+def parse(text: str) -> tuple[Any, bool]:
+    """(value, whether it was a Python literal) of a text. Raises ValueError."""
+    try:
+        return loads(text), False
+    except (ValueError, RecursionError):
+        return literal(text), True
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal made of JSON's types. Raises ValueError, also beyond the limits."""
+    if len(text) > MAX_LITERAL_CHARS or _depth(text) > MAX_LITERAL_DEPTH:
+        raise ValueError("longer or deeper than a Python literal may be")
+    try:
+        return _plain(ast.literal_eval(text.strip()))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise ValueError("neither JSON nor a Python literal") from None
+
+
+def _depth(text: str) -> int:
+    """An upper limit of the nesting: brackets within strings count too, and so do signs (`- - 1` nests)."""
+    depth = deepest = 0
+    for char in text:
+        if char in _OPENING:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in _CLOSING:
+            depth -= 1
+    return max(deepest, text.count("--"), text.count("- -"))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item) for key, item in value.items()}
+    raise ValueError(f"{type(value).__name__} is not JSON")
+
+
+def prune(value: Any) -> Any:
+    """`value` without the null members of its objects: Arrow fills in every key that any row has."""
+    if type(value) is dict:
+        return {key: prune(item) for key, item in value.items() if item is not None}
+    if type(value) is list:
+        return [prune(item) for item in value]
+    return value

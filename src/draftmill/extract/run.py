@@ -1,0 +1,227 @@
+"""The stage: a source and its schema to rows.parquet, metrics.json and rejects.jsonl.
+
+    chunks --(Mapper, run.workers processes)--> parts --(Index)--> rows that stay --> build/extract/<dataset>/
+
+The order of files, the size of chunks and the number of workers change no byte of the output.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from draftmill.config import params
+from draftmill.console import progress, say
+from draftmill.errors import DraftmillError
+from draftmill.extract.coverage import columns
+from draftmill.extract.declaration import Declaration, load
+from draftmill.extract.mapping import Mapper, Part
+from draftmill.extract.readers import Chunk, chunks
+from draftmill.extract.relate import Relations, relate
+from draftmill.extract.schema import Schema
+from draftmill.files import record_run, replacing, write_metrics
+from draftmill.workspace import keep, output
+
+if TYPE_CHECKING:
+    from draftmill.extract.reducing import Index, Reduced
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a whole source came to. Rows end in exactly one of kept, filtered, rejected, duplicate."""
+
+    schema: Schema
+    parts: Sequence[Part]
+    index: Index
+    reduced: Reduced
+    folder: Path
+
+    @property
+    def rows(self) -> int:
+        """Rows read, unreadable ones included; with `keep: {steps: n}`, the cuts instead of the row."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def kept(self) -> int:
+        """Rows that stay."""
+        return len(self.reduced.places)
+
+    @property
+    def filtered(self) -> Counter[str]:
+        """Rows dropped on purpose, by the key that did: where, join, last_of."""
+        return sum((part.filtered for part in self.parts), Counter())
+
+    @property
+    def rejects(self) -> Counter[str]:
+        """Rows that do not fit, by reason."""
+        return sum((part.rejects for part in self.parts), Counter())
+
+    @property
+    def notes(self) -> Counter[str]:
+        """Counters that drop no row."""
+        return sum((part.notes for part in self.parts), Counter())
+
+    @property
+    def duplicates(self) -> int:
+        """Rows with the duplicate key of a row that stays."""
+        return len(self.reduced.duplicates)
+
+    @property
+    def yield_(self) -> float:
+        """1 - rejects / (rows - filtered)."""
+        wanted = self.rows - self.filtered.total()
+        return 1 - self.rejects.total() / wanted if wanted else 1.0
+
+    @property
+    def max_same(self) -> float:
+        """The share of the most frequent duplicate key in the rows that fit."""
+        fit = self.kept + self.duplicates
+        return self.reduced.most_frequent / fit if fit else 0.0
+
+    def unseen(self) -> list[str]:
+        """Keys of declared paths that matched nothing in any part."""
+        return sorted(frozenset.intersection(*(part.unseen for part in self.parts))) if self.parts else []
+
+
+def run(dataset: str) -> None:
+    """Build build/extract/<dataset>/ from params.yaml. Raises DataError that says what to change."""
+    started = time.monotonic()
+    declaration = load(dataset)
+    with failing(declaration), collected(declaration, workers=workers()) as outcome:
+        from draftmill.extract.failures import check
+        from draftmill.extract.reducing import write
+
+        check(outcome, declaration)
+        folder = output("extract", dataset)
+        write(outcome.index, outcome.reduced, outcome.folder, folder / "rows.parquet")
+        write_rejects(outcome, folder / "rejects.jsonl")
+        _write_metrics(outcome, folder)
+    record_run("extract", dataset, seconds=round(time.monotonic() - started, 3), rows=outcome.rows)
+    say(f"extract {dataset}: {summary(outcome)}")
+
+
+def workers() -> int:
+    """`run.workers`: how many processes share the work."""
+    settings: Mapping[str, Any] = params().get("run") or {}
+    return max(1, int(settings.get("workers") or 1))
+
+
+@contextmanager
+def collected(declaration: Declaration, workers: int = 1, limit: int | None = None) -> Iterator[Outcome]:
+    """The work on a whole source (or its first `limit` rows); scratch files live until the context is left."""
+    schema, source = declaration.schema, declaration.source
+    joins = schema.join is not None
+    pieces = chunks(source, None if source.rows or joins else columns(schema))
+    with tempfile.TemporaryDirectory(dir=keep("extract"), prefix=f"{declaration.name}.") as name:
+        folder = Path(name)
+        if joins or schema.last_of:
+            relate(schema, pieces, folder / "relations.sqlite")
+        with progress(f"extract {declaration.name}") as shown:
+            parts = []
+            for part in _parts(schema, folder, pieces, workers, limit):
+                parts.append(part)
+                shown.advance(part.rows)
+        from draftmill.extract.reducing import Index
+
+        index = Index(parts)
+        yield Outcome(schema, parts, index, index.reduce(), folder)
+
+
+def _parts(schema: Schema, folder: Path, pieces: Sequence[Chunk], workers: int, limit: int | None) -> Iterator[Part]:
+    """The parts in the order of the chunks."""
+    if workers == 1 or len(pieces) == 1 or limit is not None:
+        mapper = _mapper(schema, folder)
+        for number, chunk in enumerate(pieces):
+            part = mapper(number, chunk, limit)
+            yield part
+            limit = None if limit is None else limit - part.lines
+            if limit is not None and limit <= 0:
+                return
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (schema, folder)) as pool:
+        yield from pool.map(_work, range(len(pieces)), pieces)
+
+
+def _mapper(schema: Schema, folder: Path) -> Mapper:
+    file = folder / "relations.sqlite"
+    return Mapper(schema, folder, Relations(schema, file) if file.exists() else None)
+
+
+_own: dict[str, Mapper] = {}
+
+
+def _begin(schema: Schema, folder: Path) -> None:
+    _own["mapper"] = _mapper(schema, folder)
+
+
+def _work(number: int, chunk: Chunk) -> Part:
+    return _own["mapper"](number, chunk)
+
+
+# -- outputs --------------------------------------------------------------------------------------
+
+
+def write_rejects(outcome: Outcome, path: Path) -> None:
+    """rejects.jsonl: rejected rows by file and line, then duplicates by id."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
+        name, before = "", 0
+        for number, part in enumerate(outcome.parts):
+            before = before if part.chunk.file == name else 0
+            name = part.chunk.file
+            with open(outcome.folder / f"{number}.rejects", encoding="utf-8") as lines:
+                for line in lines:
+                    entry = json.loads(line)
+                    placed = {"file": name, part.chunk.unit: before + entry.pop("line"), **entry}
+                    file.write(json.dumps(placed, ensure_ascii=False) + "\n")
+            before += part.lines
+        for row_id, kept in outcome.reduced.duplicates:
+            file.write(json.dumps({"reason": "duplicate", "id": row_id, "of": kept}, ensure_ascii=False) + "\n")
+
+
+def _write_metrics(outcome: Outcome, folder: Path) -> None:
+    dropped = outcome.filtered + outcome.rejects + Counter(duplicate=outcome.duplicates)
+    notes = outcome.notes + Counter(repeated_ids=outcome.reduced.repeated_ids)
+    write_metrics(
+        folder,
+        outcome.rows,
+        outcome.kept,
+        dropped,
+        **{
+            "filtered": outcome.filtered.total(),
+            "rejected": outcome.rejects.total(),
+            "yield": round(outcome.yield_, 6),
+            "max_same": round(outcome.max_same, 6),
+            "notes": dict(sorted(notes.items())),
+        },
+    )
+
+
+def summary(outcome: Outcome) -> str:
+    """`12 of 24 rows kept; filtered: where 3; …` on one line."""
+    parts = [f"{outcome.kept} of {outcome.rows} rows kept"]
+    for title, counts in (("filtered", outcome.filtered), ("rejected", outcome.rejects), ("noted", outcome.notes)):
+        if listed := ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count):
+            parts.append(f"{title}: {listed}")
+    return "; ".join(parts + ([f"duplicates: {outcome.duplicates}"] if outcome.duplicates else []))
+
+
+@contextmanager
+def failing(declaration: Declaration) -> Iterator[None]:
+    """Adds to an error which declaration reads the file at fault, and how the earlier output comes back."""
+    try:
+        yield
+    except DraftmillError as error:
+        if error.file not in (None, declaration.file):
+            error.message, error.file, error.key = f"{error.file}: {error.message}", declaration.file, "source"
+        back = f"the earlier output comes back with: dvc checkout extract@{declaration.name}"
+        error.fix = f"{error.fix}\n  {back}" if error.fix else back
+        raise

@@ -1,0 +1,151 @@
+"""Tool specs in the OpenAI form, from a path, a foreign shape, or the system text; and specs given twice.
+
+A spec is {"type": "function", "function": {"name", "description"?, "parameters"?, …}}; what it holds stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from draftmill.extract.calls import parsed, spread
+from draftmill.extract.literals import parse, prune
+from draftmill.extract.outcome import Message, Rejected, Work
+from draftmill.extract.schema import Paths, Tools
+
+Spec = dict[str, Any]
+ToolsOf = Callable[[Any, list[Message], Work], list[Spec]]
+
+
+def tools_of(tools: Tools) -> ToolsOf:
+    """A function from a row and its messages to the row's specs; it may cut them out of the system text.
+
+    It raises Rejected for what is no spec.
+    """
+
+    def find(row: Any, messages: list[Message], work: Work) -> list[Spec]:
+        systems = [message for message in messages if message["role"] == "system"]
+        if tools.from_system:
+            specs = [
+                spec
+                for message in systems
+                for _, _, found in regions(message["content"], *tools.between)
+                for spec in found
+            ]
+        else:
+            specs = _declared(tools, row, work)
+        if specs and systems:
+            _repeats(tools, specs, systems, work)
+        return specs
+
+    return find
+
+
+def _declared(tools: Tools, row: Any, work: Work) -> list[Spec]:
+    assert tools.shape is not None
+    found = tools.shape.each(row)
+    if not found:
+        return []
+    if tools.shape.fields:
+        return [_foreign(item, tools.shape.fields, work) for item in spread([_value(match, work) for match in found])]
+    return [spec for match in found for spec in specs_in(_value(match, work), work)]
+
+
+def _value(match: Any, work: Work) -> Any:
+    if type(match) is str:
+        return parsed(match, work, "bad_tools")
+    return prune(match) if work.arrow else match
+
+
+def specs_in(value: Any, work: Work) -> list[Spec]:
+    """The specs in a list of specs, one spec, or a list of JSON texts of specs."""
+    items = value if type(value) is list else [value]
+    return [_spec(_value(item, work)) for item in items if item is not None]
+
+
+def _spec(item: Any) -> Spec:
+    if type(item) is dict:
+        function = item.get("function")
+        if type(function) is dict and type(function.get("name")) is str:
+            return item if type(item.get("type")) is str else {**item, "type": "function"}
+        if type(item.get("name")) is str:
+            return {"type": "function", "function": item}
+    raise Rejected("bad_tools", "neither {name, …} nor {function: {name, …}}")
+
+
+def _foreign(item: Any, fields: Mapping[str, Paths], work: Work) -> Spec:
+    function = {name: value for name, paths in fields.items() if (value := paths.one(item)) is not None}
+    if type(function.get("name")) is not str:
+        raise Rejected("bad_tools", "a tool without a name")
+    if type(function.get("parameters")) is str:
+        function["parameters"] = parsed(function["parameters"], work, "bad_tools")
+    return {"type": "function", "function": function}
+
+
+# -- specs in the system text ---------------------------------------------------------------------
+
+
+def regions(text: str, opening: str, closing: str) -> list[tuple[int, int, list[Spec]]]:
+    """(start, end, specs) of every stretch between the markers that holds specs; `closing` "": to the end.
+
+    A mention of the markers in a sentence holds no specs and is passed over.
+    """
+    found = []
+    start = text.find(opening)
+    while start >= 0:
+        inner = start + len(opening)
+        end = text.find(closing, inner) if closing else len(text)
+        if end < 0:
+            break
+        specs = _specs_in_text(text[inner:end])
+        if specs:
+            found.append((start, end + len(closing), specs))
+        start = text.find(opening, end + len(closing) if specs else inner)
+    return found
+
+
+def _specs_in_text(text: str) -> list[Spec]:
+    try:
+        values = _values_in(text.strip())
+        specs = [spec for value in values for spec in specs_in(value, Work())]
+    except (ValueError, Rejected):
+        return []
+    return specs
+
+
+def _values_in(text: str) -> list[Any]:
+    """The JSON values that stand one after the other; or one Python literal. Raises ValueError."""
+    if not text or text[0] not in "[{":
+        raise ValueError("no JSON")
+    decoder, values, place = json.JSONDecoder(), [], 0
+    try:
+        while place < len(text):
+            value, place = decoder.raw_decode(text, place)
+            values.append(value)
+            while place < len(text) and text[place] in " \t\r\n,":
+                place += 1
+    except (ValueError, RecursionError):
+        return [parse(text)[0]]
+    return values
+
+
+def _repeats(tools: Tools, specs: list[Spec], systems: list[Message], work: Work) -> None:
+    """Cut the specs out of the system text if that was asked for; count the rows where they stay in."""
+    for message in systems:
+        if tools.twice == "strip":
+            text = message["content"]
+            for start, end, _ in reversed(regions(text, *tools.between)):
+                text = text[:start] + text[end:]
+                work.notes["tools_stripped"] += 1
+            message["content"] = text
+        if _mentions(message["content"], specs):
+            work.notes["tools_twice"] += 1
+
+
+def _mentions(text: str, specs: list[Spec]) -> bool:
+    """Whether every spec's name stands in the text as the value of a JSON member `name`."""
+    if '"name"' not in text and "'name'" not in text:
+        return False
+    names = {spec["function"]["name"] for spec in specs}
+    return all(f'"{name}"' in text or f"'{name}'" in text for name in names)

@@ -1,0 +1,272 @@
+"""Blocks of `turns` as closures: from a row to messages.
+
+    block(row, messages, work)      appends the block's messages
+
+A message is {"role", "content", "reasoning"?, "tool_calls"?, "tool_call_id"?, "name"?, "flag"?}. Turns without
+text and calls are left out, and counted; of results without text, `calls.pair` keeps those that answer a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from draftmill.extract.calls import CallsOf, call_from_text, calls_of, spread
+from draftmill.extract.outcome import Message, Rejected, UnknownRole, Work
+from draftmill.extract.schema import Block, Paths, Role, Schema
+from draftmill.extract.speakers import splitter
+from draftmill.extract.texts import Blank, TextOf, blank, plain_name, text_of
+
+Build = Callable[[Any, list[Message], Work], None]
+RoleOf = Callable[[Any], str | None]
+
+
+def builder(block: Block, schema: Schema) -> Build:
+    """The closure of one block."""
+    is_blank = blank(schema.empty)
+    elements = elements_of(block)
+    if block.plain:
+        add = _prompt(is_blank)
+    elif block.pairs:
+        add = _pairs(block, is_blank)
+    elif block.split:
+        add = _split(block, schema, is_blank)
+    else:
+        add = _turns(block, schema, is_blank)
+    if block.take == "all":
+        return lambda row, messages, work: add(elements(row), messages, work)
+    place = 0 if block.take == "first" else -1
+
+    def take(row: Any, messages: list[Message], work: Work) -> None:
+        found: list[Message] = []
+        add(elements(row), found, work)
+        with_text = [message for message in found if message["content"]]
+        messages += with_text[place:][:1]
+
+    return take
+
+
+def elements_of(block: Block) -> Callable[[Any], list[Any]]:
+    """The elements that are turns: of the first alternative that gives any, lists spread one level."""
+    if block.each is None:
+        return lambda row: [row]
+    if block.plain:
+        return block.each
+    name = plain_name(block.each)
+    if name is not None:
+
+        def member(row: Any) -> list[Any]:
+            value = row.get(name) if type(row) is dict else None
+            return value if type(value) is list else [] if value is None or value == "" else [value]
+
+        return member
+    options = block.each.options
+    if len(options) == 1:
+        only = options[0]
+        return lambda row: spread(only(row))
+    return lambda row: next((found for path in options if (found := spread(path(row)))), [])
+
+
+# -- roles ----------------------------------------------------------------------------------------
+
+
+def role_of(role: Role, known: Mapping[str, str]) -> RoleOf:
+    """A function from a turn to its role (None: it has no label). It raises UnknownRole."""
+    if role.constant is not None:
+        constant = role.constant
+        return lambda turn: constant
+    if role.path is None:
+        return _role_by_rules(role)
+    paths, name = role.path, plain_name(role.path)
+    get = known.get
+
+    def by_path(turn: Any) -> str | None:
+        return _resolve(paths.one(turn), known)
+
+    def by_member(turn: Any) -> str | None:
+        if type(turn) is not dict:
+            return None
+        label = turn.get(name)
+        return (get(label) if type(label) is str else None) or _resolve(label, known)
+
+    return by_path if name is None else by_member
+
+
+def label_of(role: Role, known: Mapping[str, str]) -> Callable[[Any], tuple[str, bool]]:
+    """A function from a turn to its label, for messages, and whether a role is declared for it."""
+    find = role_of(role, known)
+
+    def label(turn: Any) -> tuple[str, bool]:
+        try:
+            found = find(turn)
+        except UnknownRole as unknown:
+            return unknown.detail, False
+        written = role.path.one(turn) if role.path else found
+        return (written if type(written) is str else "(no label)"), True
+
+    return label
+
+
+def _role_by_rules(role: Role) -> RoleOf:
+    def by_rules(turn: Any) -> str:
+        for condition, name in role.rules:
+            if condition(turn):
+                return name
+        if role.otherwise is None:
+            raise UnknownRole("(no rule of `role` holds)")
+        return role.otherwise
+
+    return by_rules
+
+
+def _resolve(label: Any, known: Mapping[str, str]) -> str | None:
+    if label is None or label == "":
+        return None
+    text = label if type(label) is str else repr(label)
+    if text not in known:
+        raise UnknownRole(text)
+    return known[text]
+
+
+# -- turns ----------------------------------------------------------------------------------------
+
+
+def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
+    find_role, find_text = role_of(block.role, schema.roles), text_of(block.text, block.parts, is_blank)
+    calls, reasoning = calls_of(block.tool_calls), _reasoning(block.reasoning)
+    flag, constant = schema.flag, block.role.constant
+
+    def add(items: list[Any], messages: list[Message], work: Work) -> None:
+        dropped = 0
+        for item in items:
+            if type(item) is not dict:
+                dropped += _loose(item, constant, is_blank, messages)
+                continue
+            role = find_role(item)
+            if role == "drop":
+                continue
+            text = find_text(item)
+            if is_blank(text):
+                text = ""
+            if role == "user" or role == "system":
+                if not text:
+                    dropped += 1
+                    continue
+                message: Message = {"role": role, "content": text}
+            else:
+                made = _rich(item, role, text, calls, reasoning, work)
+                if made is None:
+                    dropped += 1
+                    continue
+                message = made
+            if flag is not None and (value := flag.one(item)) is not None:
+                message["flag"] = _flag(value)
+            messages.append(message)
+        if dropped:
+            work.notes["empty_turns"] += dropped
+
+    return add
+
+
+def _loose(item: Any, role: str | None, is_blank: Blank, messages: list[Message]) -> bool:
+    """A turn that is a text and nothing else; whether it was dropped as empty."""
+    if item is None or (type(item) is str and is_blank(item)):
+        return True
+    if type(item) is not str:
+        raise Rejected("turn_is_a_list" if type(item) is list else "turn_is_no_object")
+    if role is None:
+        raise Rejected("turn_is_a_string")
+    if role != "drop":
+        messages.append({"role": role, "content": item})
+    return False
+
+
+def _rich(item: Message, role: str | None, text: str, calls: CallsOf, reasoning: TextOf, work: Work) -> Message | None:
+    """The message of an assistant or tool turn, or None if the turn is empty."""
+    if role == "assistant":
+        found = calls(item, work)
+        if not text and not found:
+            return None
+        message: Message = {"role": role, "content": text}
+        if thought := reasoning(item):
+            message["reasoning"] = thought
+        if found:
+            message["tool_calls"] = found
+        return message
+    if not text and role != "tool":
+        return None
+    if role is None:
+        raise Rejected("turn_without_role")
+    if role == "function_call":
+        found = call_from_text(text, work)
+        message = {"role": "assistant", "content": "" if found else text}
+        return {**message, "tool_calls": found} if found else message
+    message = {"role": role, "content": text}
+    for key in ("tool_call_id", "name"):
+        if type(value := item.get(key)) is str and value:
+            message[key] = value
+    return message
+
+
+def _reasoning(paths: Paths | None) -> TextOf:
+    if paths is not None:
+        return lambda turn: "".join(found for found in paths(turn) if type(found) is str)
+
+    def default(turn: Any) -> str:
+        value = turn.get("reasoning_content")
+        return value if type(value) is str else ""
+
+    return default
+
+
+def _flag(value: Any) -> float | bool:
+    if isinstance(value, bool | int | float):
+        return value
+    raise Rejected("bad_flag", f"a {type(value).__name__} where true, false or a weight was expected")
+
+
+# -- other forms ----------------------------------------------------------------------------------
+
+
+def _prompt(is_blank: Blank) -> Build:
+    def add(items: list[Any], messages: list[Message], work: Work) -> None:
+        for item in items:
+            if type(item) is not str:
+                raise Rejected("prompt_is_a_list" if type(item) is list else "prompt_is_no_text")
+            if not is_blank(item):
+                messages.append({"role": "user", "content": item})
+
+    return add
+
+
+def _pairs(block: Block, is_blank: Blank) -> Build:
+    sides = [(role, text_of(text, block.parts, is_blank)) for role, text in block.pairs]
+
+    def add(items: list[Any], messages: list[Message], work: Work) -> None:
+        for item in items:
+            for role, find in sides:
+                text = find(item)
+                if is_blank(text):
+                    work.notes["empty_turns"] += 1
+                else:
+                    messages.append({"role": role, "content": text})
+
+    return add
+
+
+def _split(block: Block, schema: Schema, is_blank: Blank) -> Build:
+    assert block.split is not None
+    find_text, cut = text_of(block.text, block.parts, is_blank), splitter(block.split)
+
+    def add(items: list[Any], messages: list[Message], work: Work) -> None:
+        for item in items:
+            for role, text in cut(item if type(item) is str else find_text(item)):
+                if is_blank(text):
+                    work.notes["empty_turns"] += 1
+                    continue
+                calls = call_from_text(text, work) if role == "function_call" else []
+                role = "assistant" if role == "function_call" else role
+                message: Message = {"role": role, "content": "" if calls else text}
+                messages.append({**message, "tool_calls": calls} if calls else message)
+
+    return add
