@@ -64,6 +64,7 @@ class Target:
     reasoning: ReasoningTags | None = None
     tool_calls: Literal["hermes", "llama3", "kimi", "none"] = "hermes"  # how the model writes its calls
     end_of_turn: list[str] = field(default_factory=list)  # ends of a generated turn beside the model's eos tokens
+    spans: Literal["auto", "boundary"] = "auto"  # boundary: the slow way to find the turns, for odd templates
     mask_token_id: int | None = None  # an unused row of the embedding, for DFlash
 
 

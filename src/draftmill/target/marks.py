@@ -8,7 +8,7 @@ chosen so that no text of the conversation holds it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,9 +38,10 @@ class Marked:
 class Marker:
     """Puts marks into one conversation and reads them back."""
 
-    def __init__(self, strings: Sequence[str]) -> None:
+    def __init__(self, conversation: bytes) -> None:
+        """`conversation`: its JSON, which no mark may occur in."""
         nonce = _NONCE
-        while any(nonce in string for string in strings):
+        while nonce.encode() in conversation:
             nonce += "7"
         self._nonce = nonce
         self._pattern = re.compile(re.escape(nonce) + r"([lfg])(\d+)([ox])")
@@ -91,16 +92,3 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
         return {change(key): map_strings(item, change) for key, item in value.items()}
     return [map_strings(item, change) for item in value] if isinstance(value, list | tuple) else value
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Every string of a JSON value, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield key
-            yield from strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from strings(item)

@@ -43,6 +43,7 @@ class Renderer:
         self.ends = [*self._eos_texts(), *target.end_of_turn]
         self.eos_ids = tuple(sorted({*self.card.eos_ids, *self._ids_of(target.end_of_turn)}))
         way: Way = "generation" if self.template and self.template.has_generation_blocks else "marks"
+        way = way if target.spans == "auto" else "boundary"
         tags = [target.reasoning.open, target.reasoning.close] if target.reasoning else []
         specials = [text for text in self.card.special_tokens if text not in tags]
         self.finder = SpanFinder(self._render, way, self.ends, specials)

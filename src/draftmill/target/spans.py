@@ -12,14 +12,21 @@ the conversation up to it), slow, for templates that do neither or that rewrite 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+import orjson
+
+from draftmill.errors import BuildError
 from draftmill.target.encoding import Piece
-from draftmill.target.marks import Marked, Marker, Place, strings
+from draftmill.target.marks import Marked, Marker, Place
 from draftmill.target.template import Message, RenderError
+
+# Conversations of one form: the first few are all compared with their prompts, later ones now and then.
+_SURE_AFTER, _CHECK_EVERY = 4, 16
 
 Way = Literal["generation", "marks", "boundary"]
 # render(messages, tools, generation_prompt, marks of generation blocks)
@@ -66,14 +73,16 @@ class SpanFinder:
         self.ends = tuple(sorted(ends, key=len, reverse=True))
         texts = sorted({*specials, *ends}, key=len, reverse=True)
         self.specials = re.compile("|".join(re.escape(text) for text in texts) or r"(?!)")
+        self.specials_in_json = re.compile(b"|".join(re.escape(orjson.dumps(t)[1:-1]) for t in texts) or rb"(?!)")
         self._end = re.compile("|".join(re.escape(text) for text in self.ends) or r"(?!)")
         self._forms: dict[object, _Form | None] = {}
+        self._kept: dict[object, int] = {}  # conversations by form that kept their history
 
     def layout(self, messages: Sequence[Message], tools: Sequence[Any] | None, generation_prompt: bool) -> Layout:
         """One text with the spans that stand in it as the target writes them. Raises RenderError."""
         chat = _Chat(self, messages, tools)
         try:
-            marked, spans = self._find(chat, generation_prompt)
+            marked, spans = self._find(chat, generation_prompt, True)
         except _NotFound:
             marked = chat.marked(len(messages), generation_prompt)
             spans = [place for place, text in chat.served() if _holds(marked.text, place, text)]
@@ -84,12 +93,20 @@ class SpanFinder:
         template rewrites when later turns come. No turn is in `turns` of two rows. Raises RenderError.
         """
         chat = _Chat(self, messages, tools)
+        form = chat.form()
+        known = self._kept.get(form, 0)
+        sure = known >= _SURE_AFTER and known % _CHECK_EVERY != 0
         try:
-            marked, spans = self._find(chat, False)
-            if self._keeps_history(chat, marked.text, spans):
-                return [Layout(marked.text, tuple(spans), marked.literals, frozenset(p.turn for p in spans))]
+            marked, spans = self._find(chat, False, sure)
         except _NotFound:
-            pass
+            return self._fan_out(chat)
+        if sure or self._keeps_history(chat, marked.text, spans):
+            self._kept[form] = known + 1
+            return [Layout(marked.text, tuple(spans), marked.literals, frozenset(p.turn for p in spans))]
+        if known >= _SURE_AFTER:
+            fix = "set  spans: boundary  in the target's file: every turn is rendered by itself then"
+            raise BuildError("the chat template rewrites the history of some conversations only", fix=fix)
+        self._kept[form] = -sys.maxsize
         return self._fan_out(chat)
 
     def _fan_out(self, chat: _Chat) -> list[Layout]:
@@ -114,11 +131,11 @@ class SpanFinder:
             whole, *others = others[0], *others[1:]
         return [whole, *reversed(others)]
 
-    def _find(self, chat: _Chat, generation_prompt: bool) -> tuple[Marked, list[Place]]:
+    def _find(self, chat: _Chat, generation_prompt: bool, sure: bool) -> tuple[Marked, list[Place]]:
         if self.way == "generation":
             return self._by_generation_blocks(chat, generation_prompt)
         if self.way == "marks":
-            return self._by_marks(chat, generation_prompt)
+            return self._by_marks(chat, generation_prompt, sure)
         raise _NotFound
 
     def _by_generation_blocks(self, chat: _Chat, generation_prompt: bool) -> tuple[Marked, list[Place]]:
@@ -132,10 +149,9 @@ class SpanFinder:
             spans.append(Place(turn, block.start, end or (following.end() if following else block.end)))
         return marked, spans
 
-    def _by_marks(self, chat: _Chat, generation_prompt: bool) -> tuple[Marked, list[Place]]:
+    def _by_marks(self, chat: _Chat, generation_prompt: bool, sure: bool) -> tuple[Marked, list[Place]]:
         marked = chat.marked(len(chat.messages), generation_prompt, fields=True)
-        plain = chat.marked(len(chat.messages), generation_prompt)
-        if not marked.whole or marked.text != plain.text:
+        if not marked.whole or not (sure or marked.text == chat.marked(len(chat.messages), generation_prompt).text):
             raise _NotFound
         fields = _by_turn(marked.fields)
         spans, position = [], 0
@@ -146,7 +162,7 @@ class SpanFinder:
                 raise _NotFound
             spans.append(span)
             position = span.end
-        return plain, spans
+        return marked, spans
 
     def _span_of(self, marked: Marked, form: _Form, turn: int, fields: list[Place], count: int) -> Place | None:
         if not fields or len(fields) != count:
@@ -178,10 +194,8 @@ class SpanFinder:
         fields = _by_turn(marked.fields).get(turn, [])
         if not marked.whole or not _holds(marked.text, span, text) or not fields:
             return None
-        before, prompt = chat.marked(turn, False).text, chat.marked(turn, True).text
         ending = next((end for end in self.ends if text.endswith(end)), "")
-        generation_prompt = prompt[len(before) :] if prompt.startswith(before) else ""
-        form = _Form(generation_prompt, marked.text[span.start : fields[0].start], ending)
+        form = _Form(chat.generation_prompt(turn), marked.text[span.start : fields[0].start], ending)
         return form if self._span_of(marked, form, turn, fields, chat.field_count(turn)) == span else None
 
     def _keeps_history(self, chat: _Chat, text: str, spans: Sequence[Place]) -> bool:
@@ -220,10 +234,13 @@ class _Chat:
 
     def __init__(self, finder: SpanFinder, messages: Sequence[Message], tools: Sequence[Any] | None) -> None:
         self._finder = finder
-        texts = [*strings(messages), *strings(tools)]
-        self._marker = Marker(texts)
+        try:
+            raw = orjson.dumps([messages, tools])
+        except TypeError as error:
+            raise RenderError(f"the conversation is not valid Unicode text: {error}") from None
+        self._marker = Marker(raw)
         self.messages, self.tools = messages, tools
-        if any(finder.specials.search(text) for text in texts):
+        if finder.specials_in_json.search(raw):
             self._check_literals(finder)
         self.turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         self._renders: dict[tuple[int, bool, bool], Marked] = {}
@@ -259,13 +276,27 @@ class _Chat:
         None if the text with the answer does not go on from the prompt.
         """
         if turn not in self._served:
-            prompt, answered = self.marked(turn, True).text, self.marked(turn + 1, False)
-            if answered.text.startswith(prompt):
-                end = self._finder.last_end(answered, len(prompt), len(answered.text)) or len(answered.text)
-                self._served[turn] = (Place(turn, len(prompt), end), answered.text[:end])
-            else:
-                self._served[turn] = None
+            self._served[turn] = self._serve(turn)
         return self._served[turn]
+
+    def _serve(self, turn: int) -> tuple[Place, str] | None:
+        try:
+            prompt, answered = self.marked(turn, True).text, self.marked(turn + 1, False)
+        except RenderError:
+            return None
+        if not answered.text.startswith(prompt):
+            return None
+        end = self._finder.last_end(answered, len(prompt), len(answered.text)) or len(answered.text)
+        return Place(turn, len(prompt), end), answered.text[:end]
+
+    def generation_prompt(self, turn: int) -> str:
+        """The text of the generation prompt before `turn`; empty where it cannot be told from the conversation."""
+        try:
+            before = self.marked(turn, False).text
+        except RenderError:
+            return ""
+        prompt = self.marked(turn, True).text
+        return prompt[len(before) :] if prompt.startswith(before) else ""
 
     def _mark(self, turn: int, message: Message) -> Message:
         marked = dict(message)
@@ -279,6 +310,14 @@ class _Chat:
     def _mark_call(self, turn: int, call: Message) -> Message:
         function = call["function"]
         return {**call, "function": {**function, "name": self._marker.field(turn, function["name"])}}
+
+    def form(self) -> object:
+        """What decides whether the template keeps the history: the forms of turns before and after the last user."""
+        users = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
+        last = users[-1] if users else -1
+        before = frozenset(self.form_key(turn) for turn in self.turns if turn < last)
+        after = frozenset(self.form_key(turn) for turn in self.turns if turn > last)
+        return before, after, self.messages[-1]["role"] if self.messages else None
 
     def field_count(self, turn: int) -> int:
         """How many fields of the turn are marked."""

@@ -22,6 +22,10 @@ from draftmill.errors import DataError
 
 Message = Mapping[str, Any]
 
+_DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset(("first", "last", "index", "index0", "revindex", "revindex0", "length", "previtem", "nextitem"))
+_PLAIN_JSON = json.JSONEncoder(ensure_ascii=False)
+
 
 class RenderError(DataError):
     """The template refuses a conversation, or fails on it."""
@@ -35,9 +39,7 @@ class Template:
     """
 
     def __init__(self, source: str, variables: Mapping[str, Any], today: str = "2025-01-01") -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols]
-        )
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols])
         environment.filters["tojson"] = _tojson
         environment.globals.update(
             raise_exception=_raise_exception, strftime_now=_fixed_clock(today), namespace=_Namespace
@@ -91,6 +93,22 @@ class GenerationBlock(Extension):
         return f"{marks[0]}{caller()}{marks[1]}" if marks else caller()
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox with short cuts for what templates do most: `message.content` and `loop.last`.
+
+    The answers are those of the sandbox, which would try the attribute, check it, and come to the same value;
+    that took most of the time of a trajectory's render.
+    """
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """The value of `obj.attribute` in a template."""
+        if type(obj) is dict and attribute not in _DICT_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if type(obj) is jinja2.runtime.LoopContext and attribute in _LOOP_NAMES:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 class _Namespace(jinja2.utils.Namespace):
     """Jinja's namespace without underscore names, which could reach Python's internals."""
 
@@ -102,6 +120,8 @@ class _Namespace(jinja2.utils.Namespace):
 
 def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
     # Jinja's own filter escapes < and > for HTML; a model sees plain JSON.
+    if not (ensure_ascii or indent or more):
+        return _PLAIN_JSON.encode(value)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
 
 
