@@ -15,6 +15,7 @@ from draftmill.extract.readers.items import Chunk, Reject
 from draftmill.extract.readers.values import parse
 
 _BLANK = re.compile(r"[ \t\n\r]*")
+_AFTER = frozenset(",] \t\n\r")
 _DAMAGED = re.compile("[\ud800-\udfff]")
 
 
@@ -55,6 +56,19 @@ class _Text:
         # Bytes that are not UTF-8 become surrogates, which are looked for in the elements.
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self.text, self.position, self.ended = "", 0, False
+        self._decode = json.JSONDecoder(parse_constant=_null, parse_float=self._float).raw_decode
+        self._infinite = False
+
+    def value(self) -> tuple[Any, int]:
+        """The JSON value here (a Reject where a number is too large), and where it ends. Raises JSONDecodeError."""
+        self._infinite = False
+        value, end = self._decode(self.text, self.position)
+        return Reject("not_json", "a number is too large for a double") if self._infinite else value, end
+
+    def _float(self, digits: str) -> float:
+        number = float(digits)
+        self._infinite = self._infinite or number - number != 0
+        return number
 
     def more(self, size: int) -> bool:
         """Read `size` characters on, or to the end; False if there are none."""
@@ -98,7 +112,8 @@ def _elements(chunk: Chunk) -> Iterator[tuple[int, Any | Reject]]:
         raise DataError(f"there is more after the JSON array of {number} elements", file=chunk.file)
 
 
-_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+def _null(_: str) -> None:
+    return None
 
 
 def _element(text: _Text, chunk: Chunk, number: int) -> Any | Reject:
@@ -106,21 +121,32 @@ def _element(text: _Text, chunk: Chunk, number: int) -> Any | Reject:
     text.sign()
     while True:
         try:
-            value, end = _DECODER.raw_decode(text.text, text.position)
+            value, end = text.value()
         except (ValueError, RecursionError) as error:
-            # Cut off by the end of what is read so far, or wrong: reading on tells, in growing steps.
-            if text.more(size):
+            if _may_be_cut(error, text) and text.more(size):
                 size *= 2
                 continue
-            found = getattr(error, "msg", str(error))
-            raise DataError(
-                f"the JSON array breaks off in element {number}: {found}",
-                file=chunk.file,
-                fix="download the file again if it was cut" if text.ended else None,
-            ) from None
-        if end < len(text.text) or text.ended or not text.more(size):
+            raise _broken(error, text, chunk, number) from None
+        # A number may go on where the text read so far ends, even after a point or an e.
+        if text.text[end : end + 1] in _AFTER or not text.more(size):
             break
     start, text.position = text.position, end
     if _DAMAGED.search(text.text, start, end):
         return Reject("invalid_utf8", "the element is not UTF-8")
+    if text.text.find("\\ud", start, end) >= 0 or text.text.find("\\uD", start, end) >= 0:
+        # `json` takes halves of surrogate pairs, which no UTF-8 can hold; orjson does not.
+        return parse(text.text[start:end].encode())
     return value
+
+
+def _may_be_cut(error: Exception, text: _Text) -> bool:
+    """Whether more text could mend the error: it stands at the end of what is read, or a string runs over it."""
+    if not isinstance(error, json.JSONDecodeError) or len(text.text) > files.LONGEST_LINE:
+        return False
+    return error.msg.startswith("Unterminated string") or error.pos > len(text.text) - 32
+
+
+def _broken(error: Exception, text: _Text, chunk: Chunk, number: int) -> DataError:
+    found = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+    fix = "download the file again if it was cut" if text.ended else None
+    return DataError(f"the JSON array breaks off in element {number}: {found}", file=chunk.file, fix=fix)

@@ -36,10 +36,9 @@ def holds_lines(path: str, shown: str, compression: Compression) -> bool:
     return first is not None and second is not None and not isinstance(parse(first), Reject)
 
 
-def _split(
-    pieces: Iterable[bytes], from_start: bool, limit: int = files.LONGEST_LINE
-) -> Iterator[tuple[bytes | None, bool]]:
+def _split(pieces: Iterable[bytes], from_start: bool, limit: int | None = None) -> Iterator[tuple[bytes | None, bool]]:
     """The lines, each with whether it may have a long number; None for a line that is too long to keep."""
+    limit = limit or files.LONGEST_LINE
     begun: list[bytes] = []
     size, first = 0, from_start
     for piece in pieces:
