@@ -11,6 +11,7 @@ from draftmill.console import excerpt
 from draftmill.errors import DataError, nearest
 from draftmill.extract.coverage import Probe, probes
 from draftmill.extract.declaration import Declaration
+from draftmill.extract.literals import loads
 from draftmill.extract.outcome import Rejected, Work
 from draftmill.extract.readers import Chunk, ChunkReader, Reject, chunks
 from draftmill.extract.rows import decoder, selector
@@ -224,9 +225,8 @@ def _check_same(outcome: Outcome, declaration: Declaration) -> None:
     fit = outcome.kept + outcome.duplicates
     if schema.dedup is not None or fit < MIN_ROWS_FOR_SAME or outcome.max_same <= schema.expect.max_same:
         return
-    from draftmill.extract.reducing import text_of_most_frequent
-
-    text = excerpt(text_of_most_frequent(outcome.index, outcome.reduced, outcome.folder), 100)
+    conversation = loads((outcome.payloads[outcome.reduced.example][0] or b"").decode())
+    text = next((excerpt(turn["content"], 100) for turn in conversation if turn["role"] == "user"), "")
     key = "prompt" if schema.is_prompt else "turns"
     message = (
         f"{declaration.name}: {outcome.reduced.most_frequent} of {fit} rows ({outcome.max_same:.0%}) have the same "

@@ -1,16 +1,12 @@
-"""All parts of a dataset to its rows: which of equal rows stays, ids, order, and the table that is written.
+"""All parts of a dataset to its rows: which of equal rows stays, ids, and the order of the output.
 
-The index of all candidates is in memory, in columns of fixed size (about 80 bytes a row); the payload is read
-back from the scratch files row by row, in the order of the output.
+The index of all candidates is in memory, in columns of fixed size (about 100 bytes a row and its id).
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +15,7 @@ import pyarrow.compute as pc
 
 from draftmill.errors import DataError
 from draftmill.extract.mapping import Part
-from draftmill.extract.signature import SIZE
-from draftmill.files import parquet_writer
 
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("conversation", pa.string()),
-        ("tools", pa.string()),
-        ("group", pa.string()),
-        ("dedup", pa.string()),
-        ("signature", pa.binary(SIZE)),
-        ("meta", pa.string()),
-    ]
-)
-GROUP_ROWS, GROUP_BYTES = 10_000, 16 << 20
 Integers = npt.NDArray[np.int64]
 
 
@@ -123,68 +105,3 @@ def _number(ids: pa.Array, places: Integers) -> tuple[pa.Array, int, Integers]:
     if len(pc.unique(ids)) < len(ids):
         raise DataError("ids that repeat cannot be told apart by a number: other ids end the same way", key="schema.id")
     return ids.take(order), pc.sum(same).as_py(), places[order.to_numpy()]
-
-
-def write(index: Index, reduced: Reduced, folder: Path, path: Path) -> None:
-    """Write the rows that stay, reading each one's payload from `<part>.payload` in `folder`."""
-    with parquet_writer(path, SCHEMA) as writer:
-        for start, rows in _groups(index, reduced, folder):
-            places = reduced.places[start : start + len(rows)]
-            columns = [
-                pa.array(column, SCHEMA.field(name).type)
-                for name, column in zip(_FIELDS, zip(*rows, strict=True), strict=True)
-            ]
-            conversation, tools, meta, signatures = columns
-            ids = reduced.ids[start : start + len(rows)].cast(pa.string())
-            group, dedup = _hexes(index.groups[places], False), _hexes(index.dedups[places], True)
-            arrays = [ids, conversation, tools, group, dedup, signatures, meta]
-            writer.write_batch(pa.record_batch(arrays, schema=SCHEMA), row_group_size=GROUP_ROWS)
-
-
-_FIELDS = ("conversation", "tools", "meta", "signature")
-Payload = tuple[bytes | None, ...]
-
-
-def _groups(index: Index, reduced: Reduced, folder: Path) -> Iterator[tuple[int, list[Payload]]]:
-    """(place of the first row, payloads) of row groups of limited size."""
-    files: dict[int, int] = {}
-    start, rows, size = 0, [], 0
-    try:
-        for place in reduced.places:
-            row = _payload(index, int(place), folder, files)
-            rows.append(row)
-            size += len(row[0] or b"")
-            if len(rows) == GROUP_ROWS or size >= GROUP_BYTES:
-                yield start, rows
-                start, rows, size = start + len(rows), [], 0
-        if rows:
-            yield start, rows
-    finally:
-        for file in files.values():
-            os.close(file)
-
-
-def _payload(index: Index, place: int, folder: Path, files: dict[int, int]) -> Payload:
-    part, lengths = int(index.part[place]), index.lengths[place].tolist()
-    if part not in files:
-        files[part] = os.open(folder / f"{part}.payload", os.O_RDONLY)
-    data = os.pread(files[part], sum(length for length in lengths if length > 0), int(index.offset[place]))
-    fields, at = [], 0
-    for length in lengths:
-        fields.append(None if length < 0 else data[at : at + length])
-        at += max(length, 0)
-    return tuple(fields)
-
-
-def text_of_most_frequent(index: Index, reduced: Reduced, folder: Path) -> str:
-    """The first user turn of a row with the most frequent duplicate key."""
-    files: dict[int, int] = {}
-    conversation = _payload(index, reduced.example, folder, files)[0]
-    os.close(files.popitem()[1])
-    return next((turn["content"] for turn in json.loads(conversation or b"[]") if turn["role"] == "user"), "")
-
-
-def _hexes(hashes: npt.NDArray[np.uint8], nullable: bool) -> pa.Array:
-    """16-byte hashes as hexadecimal texts; zeros are null where that is allowed."""
-    texts = [bytes(value).hex() if value.any() or not nullable else None for value in hashes]
-    return pa.array(texts, pa.string())

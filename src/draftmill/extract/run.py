@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,6 +33,7 @@ from draftmill.workspace import keep, output
 
 if TYPE_CHECKING:
     from draftmill.extract.reducing import Index, Reduced
+    from draftmill.extract.table import Payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Outcome:
     index: Index
     reduced: Reduced
     folder: Path
+    payloads: Payloads
 
     @property
     def rows(self) -> int:
@@ -98,11 +100,11 @@ def run(dataset: str) -> None:
     declaration = load(dataset)
     with failing(declaration), collected(declaration, workers=workers()) as outcome:
         from draftmill.extract.failures import check
-        from draftmill.extract.reducing import write
+        from draftmill.extract.table import write
 
         check(outcome, declaration)
         folder = output("extract", dataset)
-        write(outcome.index, outcome.reduced, outcome.folder, folder / "rows.parquet")
+        write(outcome.index, outcome.reduced, outcome.payloads, folder / "rows.parquet")
         write_rejects(outcome, folder / "rejects.jsonl")
         _write_metrics(outcome, folder)
     record_run("extract", dataset, seconds=round(time.monotonic() - started, 3), rows=outcome.rows)
@@ -131,9 +133,11 @@ def collected(declaration: Declaration, workers: int = 1, limit: int | None = No
                 parts.append(part)
                 shown.advance(part.rows)
         from draftmill.extract.reducing import Index
+        from draftmill.extract.table import Payloads
 
         index = Index(parts)
-        yield Outcome(schema, parts, index, index.reduce(), folder)
+        with closing(Payloads(index, folder)) as payloads:
+            yield Outcome(schema, parts, index, index.reduce(), folder, payloads)
 
 
 def _parts(schema: Schema, folder: Path, pieces: Sequence[Chunk], workers: int, limit: int | None) -> Iterator[Part]:
