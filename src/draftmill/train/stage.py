@@ -1,0 +1,134 @@
+"""The whole stage: settings and files in, build/train/ out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from draftmill.drafters import Drafter
+from draftmill.drafters.architecture import Architecture, resolve, write_architecture
+from draftmill.drafters.ends import read_ends
+from draftmill.drafters.initialize import new_eagle3
+from draftmill.drafters.vocabulary import choose, ids_of, map_digest
+from draftmill.errors import DataError
+from draftmill.files import digest, record_run
+from draftmill.target import Target, prepare, shape, weights_digest
+from draftmill.train import TrainRun
+from draftmill.train.checkpoint import Progress, save_tensors
+from draftmill.train.data import Pack, Read, Rows, Stored, loaded, plan_packs, read_rows, shuffled
+from draftmill.train.eagle3 import Eagle3Objective
+from draftmill.train.metrics import Metrics
+from draftmill.train.processes import Group, group, pick_device
+from draftmill.train.trainer import Trainer
+from draftmill.workspace import BUILD, keep, output
+
+CODE = ("drafters", "train")
+
+
+def train(drafter: Drafter, target: Target, seed: int, run: TrainRun, device_name: str = "auto") -> Progress:
+    """Train the drafter on build/blend/ and write build/train/{drafter,metrics}/.
+
+    Raises DataError for a blend without a supervised token or states of something else, ConfigError for settings
+    that do not fit the target.
+    """
+    began, device = time.monotonic(), pick_device(device_name)
+    blend = BUILD / "blend"
+    rows, heldout = (
+        read_rows(blend / "train.parquet"),
+        read_rows(blend / "heldout.parquet", drafter.recipe.heldout_rows),
+    )
+    if not rows.supervised.any():
+        raise DataError(
+            "no supervised token to train on", file=blend / "train.parquet", fix="look at the blend's table"
+        )
+    arch = resolve(drafter, shape(target), target.mask_token_id)
+    objective = make_objective(drafter, arch, target, rows, seed, device)
+    marks = {"settings": asdict(drafter), "seed": seed, "target": weights_digest(target), "code": _code_digest()}
+    marks |= {name: _file_digest(blend / f"{name}.parquet") for name in ("train", "heldout")}
+    with group(device) as processes:
+        folder, out = output("train"), keep("train", digest(marks, 8))
+        metrics = Metrics(folder / "metrics", run.tensorboard) if processes.rank == 0 else None
+        read = Stored(BUILD / "hidden_states", arch.layers)
+        trainer = _trainer(drafter, run, processes, device, out, objective, (rows, heldout), read, seed, metrics)
+        progress = trainer.fit()
+        if metrics is not None:
+            facts = {"steps": progress.step, "tokens_seen": progress.tokens}
+            metrics.close(**facts, draft_vocab_size=arch.draft_vocab_size)
+            _write(folder / "drafter", objective.drafter, arch, seed=seed, target=target.name, **facts)
+            for file in out.iterdir():
+                file.unlink()
+            out.rmdir()
+            seconds = time.monotonic() - began
+            record_run("train", None, seconds=seconds, waited=trainer.waited_s, tokens=progress.tokens)
+    return progress
+
+
+def make_objective(
+    settings: Drafter, arch: Architecture, target: Target, rows: Rows, seed: int, device: torch.device
+) -> Eagle3Objective:
+    """A new drafter with its loss, on a device."""
+    folder = prepare(target)
+    ends = read_ends(folder, shape(target))
+    ids = choose(*rows.counts(arch.vocab_size), arch.draft_vocab_size)
+    model = new_eagle3(settings, arch, ends, ids, seed).to(device)
+    return Eagle3Objective(model, ends.to(device), settings.ttt_steps, settings.step_decay)
+
+
+def _trainer(
+    drafter: Drafter,
+    run: TrainRun,
+    processes: Group,
+    device: torch.device,
+    folder: Path,
+    objective: Any,
+    data: tuple[Rows, Rows],
+    read: Read,
+    seed: int,
+    metrics: Metrics | None,
+) -> Trainer:
+    recipe, (rows, heldout) = drafter.recipe, data
+
+    def packs_of(source: Rows, plan: Sequence[Sequence[int]]) -> Iterator[Pack]:
+        return loaded(source, plan, read)
+
+    return Trainer(
+        objective=objective,
+        recipe=recipe,
+        run=run,
+        group=processes,
+        device=device,
+        folder=folder,
+        plan=plan_packs(rows.lengths(), shuffled(len(rows), recipe.epochs, seed).tolist(), recipe.pack_tokens),
+        heldout_plan=plan_packs(heldout.lengths(), range(len(heldout)), recipe.pack_tokens),
+        train=lambda plan: packs_of(rows, plan),
+        heldout=lambda plan: packs_of(heldout, plan),
+        record=metrics.record if metrics is not None else lambda line: None,
+    )
+
+
+def _write(folder: Path, model: nn.Module, arch: Architecture, **facts: Any) -> None:
+    """drafter/: model.safetensors, and drafter.json last."""
+    tensors: dict[str, Tensor] = model.state_dict()
+    if "d2t" in tensors:
+        facts["vocabulary"] = map_digest(ids_of(tensors["d2t"]))
+    save_tensors(folder / "model.safetensors", tensors)
+    write_architecture(folder / "drafter.json", arch, **facts)
+
+
+def _file_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _code_digest() -> str:
+    """Digest of the code that trains: a checkpoint of other code is not gone on from."""
+    root = Path(__file__).parents[1]
+    files = sorted(path for part in CODE for path in (root / part).glob("*.py"))
+    return digest([_file_digest(path) for path in files], 8)
