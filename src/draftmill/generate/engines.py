@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, Self
 
+from draftmill.errors import ConfigError
 from draftmill.generate.request import Answer, Request
 from draftmill.generate.settings import Engine, GenerateRun, Machine, Sampling
 
 if TYPE_CHECKING:
+    from draftmill.generate.protocols import Wire
     from draftmill.target import Renderer, Target
 
 
@@ -33,7 +35,35 @@ class Asker(Protocol):
 def open_engine(
     target: Target, renderer: Renderer, engine: Engine, sampling: Sampling, run: GenerateRun, machine: Machine
 ) -> Asker:
-    """The engine named in the configuration; nothing is loaded, started or connected before the first `ask`."""
-    from draftmill.generate.embedded import Embedded
+    """The engine named in the configuration; nothing is loaded, started or connected before it is entered.
 
-    return Embedded(target, renderer, sampling, run, machine)
+    Raises ConfigError if no server is named.
+    """
+    if engine.name == "transformers":
+        from draftmill.generate.embedded import Embedded
+
+        return Embedded(target, renderer, sampling, run, machine)
+    from draftmill.generate.http import Http
+    from draftmill.generate.server import keep_in_use, leased
+
+    async def urls() -> tuple[str, ...]:
+        return found or await leased(target, engine, run)
+
+    found = run.urls or ((engine.url,) if engine.url else ())
+    if not found and (not run.launch or engine.name == "openai"):
+        fix = "run.generate.urls: [http://…]" + ("" if engine.name == "openai" else ", or run.generate.launch: true")
+        raise ConfigError(
+            f"no server for engine '{engine.name}'", file="conf/run/default.yaml", key="generate.urls", fix=fix
+        )
+    beat = None if found else keep_in_use
+    return Http(_wire(engine, sampling, renderer.eos_ids), urls, engine, run, target.max_seq_len, beat)
+
+
+def _wire(engine: Engine, sampling: Sampling, eos_ids: tuple[int, ...]) -> Wire:
+    from draftmill.generate import protocols
+
+    if engine.name == "sglang":
+        return protocols.SGLang(sampling, eos_ids)
+    if engine.name == "vllm":
+        return protocols.VLLM(sampling, eos_ids)
+    return protocols.Chat(engine, sampling)

@@ -1,6 +1,6 @@
 """Leads rows through their conversations: each question from the store, or asked once and stored.
 
-    session = Session(asker, store)
+    session = Session(asker, store, meter)
     asyncio.run(session.lead(rows))           # rows: an iterable of `converse` generators
     session.stopped, session.failures, session.counts
 
@@ -15,17 +15,17 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 
 from draftmill.generate.converse import Told
 from draftmill.generate.engines import Asker
+from draftmill.generate.meter import Meter
 from draftmill.generate.request import Answer, Request, RowError
 from draftmill.generate.store import COMMIT_SECONDS, Store
 
 GRACE_SECONDS = 10.0
 Row = Generator[Request, Answer, Told]
-Outcome = Told | RowError
 
 
 class Session:
@@ -37,11 +37,11 @@ class Session:
         stopped: why asking ended early (`interrupted`, or a budget), else None.
     """
 
-    def __init__(self, asker: Asker, store: Store, done: Callable[[Outcome], object] = lambda outcome: None) -> None:
+    def __init__(self, asker: Asker, store: Store, meter: Meter) -> None:
         self.counts: Counter[str] = Counter()
         self.failures: dict[str, RowError] = {}
         self.stopped: str | None = None
-        self._asker, self._store, self._done = asker, store, done
+        self._asker, self._store, self._meter = asker, store, meter
         self._asking: dict[str, asyncio.Future[None]] = {}
 
     async def lead(self, rows: Iterable[Row]) -> None:
@@ -59,18 +59,15 @@ class Session:
                 await asyncio.gather(*workers, ticker, return_exceptions=True)
                 self._store.commit()
 
-    def stop(self, reason: str) -> None:
-        """Ask nothing more; what is in flight is finished."""
-        self.stopped = self.stopped or reason
-
     async def _work(self, rows: Iterator[Row]) -> None:
         for row in rows:
             try:
-                self._done(await self._follow(row))
-            except RowError as error:
-                self._done(error)
+                await self._follow(row)
+            except RowError:
+                pass  # counted where it arose; the assembly gives the row its reason
             except Stopped:
                 return
+            self._meter.row_done()
             if self.stopped:
                 return
             await asyncio.sleep(0)  # rows that are all in the store must not keep signals and timers waiting
@@ -101,20 +98,25 @@ class Session:
         return answer
 
     async def _ask(self, request: Request) -> Answer:
+        self.stopped = self.stopped or self._meter.exhausted()
         if self.stopped:
             raise Stopped
         asking = self._asking[request.key] = asyncio.get_running_loop().create_future()
+        answer: Answer | None = None
+        self._meter.asked(request)
         try:
             answer = await self._asker.ask(request)
         except RowError as error:
             self.failures[request.key] = error
             self.counts[f"failed:{error.reason}"] += 1
+            self._meter.errors[error.reason] += 1
             raise
         else:
             self._store.put(request.key, answer)
             self.counts["asked"] += 1
             return answer
         finally:
+            self._meter.ended(request, answer)
             asking.set_result(None)
             del self._asking[request.key]
 

