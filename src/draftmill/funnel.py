@@ -59,7 +59,7 @@ def _row(dataset: str) -> Row:
         kept=extract.get("rows_out"),
         asked=generate.get("taken", generate.get("rows_in")),
         answered=generate.get("rows_out"),
-        truncated=generate.get("truncated"),
+        truncated=generate.get("flags", {}).get("truncated", 0) if generate else None,
         tokens=tokenize.get("tokens"),
         trainable=tokenize.get("trainable_tokens"),
         state_bytes=sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else None,

@@ -19,6 +19,7 @@ import yaml
 from draftmill.config import params
 from draftmill.errors import UsageError
 from draftmill.files import write_text
+from draftmill.hidden_states import manifest
 from draftmill.workspace import BUILD, keep
 
 _LOCK = Path("dvc.lock")
@@ -69,10 +70,8 @@ def _dataset(stage: str) -> str:
 
 
 def _states(used: set[str], dry_run: bool) -> int:
-    from draftmill.hidden_states import store
-
     if not dry_run:
-        return store.collect(used)
+        return manifest.collect(used)
     paths = (path for path in keep("states").glob("*/shard-*.safetensors") if path.name not in used)
     return sum(path.stat().st_size for path in paths)
 
@@ -89,11 +88,11 @@ def _used_at(revision: str) -> Iterator[str]:
         raise UsageError(f"no {_LOCK} at the revision '{revision}'", found=done.stderr.strip())
     for name, stage in _lock(done.stdout).get("stages", {}).items():
         for out in stage.get("outs", ()) if name.startswith("hidden_states@") else ():
-            manifest = _manifest(out["md5"])
-            if manifest is None:
+            found = _manifest(out["md5"])
+            if found is None:
                 fix = "dvc pull, or leave this revision out"
                 raise UsageError(f"the manifest of {out['path']} at {revision} is not in DVC's cache", fix=fix)
-            yield from _files(manifest)
+            yield from _files(found)
 
 
 def _manifest(folder_md5: str) -> dict[str, Any] | None:
@@ -109,8 +108,8 @@ def _cached(md5: str) -> Path:
     return _CACHE / md5[:2] / md5[2:]
 
 
-def _files(manifest: dict[str, Any]) -> Iterator[str]:
-    return (part["file"] for shard in manifest["shards"].values() for part in shard["parts"])
+def _files(content: dict[str, Any]) -> Iterator[str]:
+    return (part["file"] for shard in content["shards"].values() for part in shard["parts"])
 
 
 def _lock(text: str) -> dict[str, Any]:
