@@ -12,12 +12,16 @@ from draftmill.target import Target
 
 def main() -> None:
     """Capture the target's hidden states of one dataset's rows."""
-    from draftmill.hidden_states import stage
-    from draftmill.target import load_model
+    import torch
 
+    from draftmill.hidden_states import stage
+
+    run = params()["run"]
+    if run["threads"]:
+        torch.set_num_threads(run["threads"])
     target = section("target", Target)
     work = stage.job(sys.argv[1], section("states", States), section("run.hidden_states", StatesRun), target)
-    stage.build(work, lambda: load_model(target, params()["run"]["device"]))
+    stage.build(work, lambda: stage.engine(work, target, run["device"]))
 
 
 if __name__ == "__main__":

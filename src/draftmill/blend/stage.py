@@ -19,7 +19,7 @@ from draftmill.blend.write import Chosen
 from draftmill.console import say
 from draftmill.errors import BuildError, DataError
 from draftmill.files import write_jsonl, write_metrics
-from draftmill.hidden_states.store import adopt
+from draftmill.hidden_states.manifest import adopt
 from draftmill.workspace import BUILD, output
 
 DEFAULT_YIELD = 0.99

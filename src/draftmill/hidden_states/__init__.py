@@ -7,10 +7,14 @@
 settings   this file: no torch here, so that composing the configuration stays fast
 pack       length-sorted batches and shards; pure
 capture    forward hooks at the wanted blocks, stopped after the last one
+engines    who computes: the model in this process, or a vLLM server
 shards     the file of one shard, and the store of finished ones
 plan       which shard holds which row, the same again after a kill
 stage      the whole stage for one dataset
-store      what training reads: Reader, verify, adopt, collect
+recheck    a sample of rows computed a second time and compared
+store      what training reads: Reader, verify
+manifest   what an output folder holds; adopt and collect for the kept shards
+online     states for training without storing any
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class States:
     layers: list[int] | None = None  # further hidden_states indices, for a drafter with layers of its own
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of the stored values
     mode: Literal["offline", "online"] = "offline"  # online: nothing is stored, training computes them
-    engine: Literal["transformers", "sglang", "vllm"] = "transformers"
+    engine: Literal["transformers", "vllm"] = "transformers"  # in process, or a server that holds larger targets
     shard_gb: float = 1.0  # a shard is closed at this many 10^9 bytes; a killed build loses at most one
 
     def __post_init__(self) -> None:
@@ -65,5 +69,6 @@ class StatesRun:
 
     batch_tokens: int = 4096  # tokens of one forward, padding included; a longer row goes alone
     recheck_rows: int = 2  # rows of every build that are computed a second time and compared
-    url: str | None = None  # of the server, for the engines sglang and vllm
-    timeout_s: float = 600.0
+    url: str | None = None  # of the vLLM server
+    concurrency: int = 16  # its requests in flight; batch_tokens bounds them too
+    timeout_s: float = 600.0  # of one request

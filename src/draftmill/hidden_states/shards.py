@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 
 from draftmill.console import say
+from draftmill.errors import DataError
 from draftmill.files import digest, replacing, write_json
+from draftmill.hidden_states.manifest import file_digest
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _SAFETENSORS = {torch.int32: "I32", torch.bfloat16: "BF16", torch.float32: "F32"}
@@ -40,12 +42,6 @@ def fingerprint(ids: Ids) -> str:
 def shard_name(key: str, fingerprints: Iterable[str]) -> str:
     """The name of the shard that holds exactly these rows in this order, in the store named `key`."""
     return f"shard-{digest([key, *fingerprints], 8)}"
-
-
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a file, as hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +71,11 @@ class Store:
         self.folder, self.key = folder, folder.name
         self.parts: dict[str, list[Part]] = {}
         for path in sorted(folder.glob("shard-*.json")):
-            self._add(_load(path))
+            part = _load(path)
+            if part.shard == shard_name(self.key, (name for name, _ in part.rows)):
+                self._add(part)
+            else:
+                say(f"{path} is of another store, and is not used")
 
     def _add(self, part: Part) -> None:
         self.parts.setdefault(part.shard, []).append(part)
@@ -104,7 +104,7 @@ class Store:
 
     def ids(self, shard: str) -> list[Ids]:
         """The token ids of the shard's rows, from its first part."""
-        tensors = torch_file(self.folder / self.parts[shard][0].file)
+        _, tensors = open_file(self.folder / self.parts[shard][0].file)
         ends = np.cumsum([length for _, length in self.rows(shard)])
         return np.split(tensors["input_ids"].numpy(), ends[:-1])
 
@@ -223,8 +223,15 @@ def _create(
     return tensors
 
 
-def torch_file(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, mapped (nothing is read until it is used)."""
-    from safetensors.torch import load_file
+def open_file(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a safetensors file, mapped: nothing is read until it is used.
 
-    return load_file(path)
+    Raises DataError for a file that is not one.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"cannot be read as safetensors: {error}", file=path) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from torch import Tensor
 from draftmill.console import Progress, progress, say
 from draftmill.errors import BuildError, ConfigError
 from draftmill.files import digest, parquet_writer, record_run, write_json
-from draftmill.hidden_states import BYTES_PER_ID, BYTES_PER_VALUE, States, StatesRun, pack
+from draftmill.hidden_states import BYTES_PER_ID, BYTES_PER_VALUE, States, StatesRun, pack, recheck
 from draftmill.hidden_states import plan as plans
+from draftmill.hidden_states.engines import Batch, Engine, Local, Vllm
 from draftmill.hidden_states.shards import Ids, Store
+from draftmill.hidden_states.store import Reader
 from draftmill.hidden_states.tokens import Rows
 from draftmill.workspace import BUILD, keep, output
 
@@ -66,10 +69,19 @@ def job(dataset: str, states: States, run: StatesRun, target: Target) -> Job:
     return made
 
 
-def build(work: Job, load: Callable[[], torch.nn.Module]) -> None:
+def engine(work: Job, target: Target, device: str) -> Engine:
+    """The engine that states.engine names, for this job's layers."""
+    from draftmill.target import load_model, prepare
+
+    if work.states.engine == "vllm":
+        return Vllm(work.run, str(prepare(target)), sorted({*work.layers, work.num_layers}))
+    return Local(load_model(target, device))
+
+
+def build(work: Job, load: Callable[[], Engine]) -> None:
     """Write build/hidden_states/<dataset>/ from build/tokenize/<dataset>/tokens.parquet.
 
-    `load` gives the target's model; it is called only if a state is missing.
+    `load` gives the engine; it is called only if a state is missing.
     """
     folder = output("hidden_states", work.dataset)
     for stale in folder.iterdir():
@@ -78,7 +90,7 @@ def build(work: Job, load: Callable[[], torch.nn.Module]) -> None:
         _build(work, rows, folder, load)
 
 
-def _build(work: Job, rows: Rows, folder: Path, load: Callable[[], torch.nn.Module]) -> None:
+def _build(work: Job, rows: Rows, folder: Path, load: Callable[[], Engine]) -> None:
     started = time.monotonic()
     store = Store(keep("states", work.target["states"]))
     if work.states.mode == "online":
@@ -86,10 +98,14 @@ def _build(work: Job, rows: Rows, folder: Path, load: Callable[[], torch.nn.Modu
         say(f"{work.dataset}: online, {len(rows.names)} rows; training computes their states")
         return
     chosen = _plan(work, rows, store)
-    gaps = [gap for shard in chosen.shards if (gap := _gap(work, store, shard))]
+    gaps = [gap for shard in chosen.shards if (gap := _gap(work, rows, store, chosen, shard))]
     if gaps:
-        _capture(work, rows, store, chosen, gaps, load)
+        check_disk(work, gaps, store.folder)
+        engine = load()
+        _capture(work, rows, store, chosen, gaps, engine)
     _finish(work, rows, folder, store, chosen)
+    if gaps:
+        _recheck(work, rows, folder, engine)
     captured = sum(name in rows.lengths for gap in gaps for name in chosen.shards[gap.shard])
     reused = len(rows.lengths) - captured
     record_run("hidden_states", work.dataset, captured=captured, reused=reused, seconds=time.monotonic() - started)
@@ -112,75 +128,95 @@ class Gap:
     shard: str
     layers: tuple[int, ...]
     last: bool
+    tokens: int
 
 
-def _gap(work: Job, store: Store, shard: str) -> Gap | None:
+def _gap(work: Job, rows: Rows, store: Store, plan: Plan, shard: str) -> Gap | None:
     layers = tuple(layer for layer in work.layers if layer not in store.layers(shard))
     last = not store.has_last(shard)
-    return Gap(shard=shard, layers=layers, last=last) if layers or last else None
+    tokens = sum(map(len, _ids(rows, store, plan, shard))) if layers or last else 0
+    return Gap(shard=shard, layers=layers, last=last, tokens=tokens) if layers or last else None
 
 
-def _capture(
-    work: Job, rows: Rows, store: Store, plan: Plan, gaps: list[Gap], load: Callable[[], torch.nn.Module]
-) -> None:
-    """Compute and write what is missing, shard by shard; each is kept as soon as it is whole."""
-
-    def ids(gap: Gap) -> list[Ids]:
-        if gap.shard in store.parts:  # it may hold rows that are not wanted any more, but its own ids are there
-            return store.ids(gap.shard)
-        return [rows.ids(name) for name in plan.shards[gap.shard]]
-
-    tokens = {gap.shard: sum(map(len, ids(gap))) for gap in gaps}
-    value = work.hidden_size * BYTES_PER_VALUE[work.states.dtype]
-    needed = sum(tokens[gap.shard] * (BYTES_PER_ID + value * (len(gap.layers) + gap.last)) for gap in gaps)
-    check_disk(work, needed, store.folder)
-    model = load()
-    with progress(f"hidden states of {work.dataset}", sum(tokens.values()), "tokens") as shown:
-        for gap in gaps:
-            _capture_shard(work, store, model, ids(gap), gap, shown)
+def _ids(rows: Rows, store: Store, plan: Plan, shard: str) -> list[Ids]:
+    if shard in store.parts:  # it may hold rows that are not wanted any more, but its own ids are there
+        return store.ids(shard)
+    return [rows.ids(name) for name in plan.shards[shard]]
 
 
-def _capture_shard(work: Job, store: Store, model: torch.nn.Module, ids: list[Ids], gap: Gap, shown: Progress) -> None:
-    from draftmill.hidden_states.capture import capturing
-
-    lengths = [len(row) for row in ids]
-    ends = np.cumsum([0, *lengths]).tolist()
-    wanted = sorted({*gap.layers, *([work.num_layers] if gap.last else [])})
-
-    def fill(aux: Tensor, last: Tensor | None) -> None:
-        for batch in pack.batches(lengths, work.run.batch_tokens):
-            found = capture([torch.tensor(ids[i], dtype=torch.int64) for i in batch])
-            parts = {layer: found[layer].to(aux.dtype).cpu() for layer in wanted}
-            joined = torch.cat([parts[layer] for layer in gap.layers], dim=-1) if gap.layers else None
-            for row, i in enumerate(batch):
-                place, length = slice(ends[i], ends[i + 1]), lengths[i]
-                if joined is not None:
-                    aux[place] = joined[row, :length]
-                if last is not None:
-                    last[place] = parts[work.num_layers][row, :length]
-                shown.advance(length)
-
-    with capturing(model, wanted) as capture:
-        store.write(ids, gap.layers, gap.last, hidden_size=work.hidden_size, dtype=work.states.dtype, fill=fill)
-
-
-def check_disk(work: Job, needed: int, folder: Path) -> None:
+def check_disk(work: Job, gaps: list[Gap], folder: Path) -> None:
     """Print what will be written and what is free; BuildError if it cannot fit.
 
     DVC copies each new file once into its cache, until blend adopts it, so twice the size must be free.
     """
-    free, per_token = shutil.disk_usage(folder).free, work.bytes_per_token
+    value = work.hidden_size * BYTES_PER_VALUE[work.states.dtype]
+    needed = sum(gap.tokens * (BYTES_PER_ID + value * (len(gap.layers) + gap.last)) for gap in gaps)
+    free = shutil.disk_usage(folder).free
     say(
-        f"{work.dataset}: {per_token / 1024:.1f} KiB a token, {needed / 1e9:.3f} GB to write "
-        f"(twice while DVC takes its copy), {free / 1e9:.1f} GB free"
+        f"{work.dataset}: {work.bytes_per_token / 1024:.1f} KiB a token, {size(needed)} to write "
+        f"(twice while DVC takes its copy), {size(free)} free"
     )
     if 2 * needed > free:
         raise BuildError(
             f"the hidden states of {work.dataset} do not fit on the disk",
             file=folder,
-            found=f"{2 * needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB free",
+            found=f"{size(2 * needed)} needed, {size(free)} free",
             fix="a smaller quota, states.mode: online, fewer layers in states.for, `draftmill gc`, or a larger disk",
         )
+
+
+def size(count: float) -> str:
+    """A number of bytes with a decimal unit: 1.5 GB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _capture(work: Job, rows: Rows, store: Store, plan: Plan, gaps: list[Gap], engine: Engine) -> None:
+    """Compute and write what is missing, shard by shard; each is kept as soon as it is whole."""
+    with progress(f"hidden states of {work.dataset}", sum(gap.tokens for gap in gaps), "tokens") as shown:
+        for gap in gaps:
+            wanted = sorted({*gap.layers, *([work.num_layers] if gap.last else [])})
+            with engine.open(wanted) as batch:
+                _capture_shard(work, store, batch, _ids(rows, store, plan, gap.shard), gap, shown)
+
+
+def _capture_shard(work: Job, store: Store, batch: Batch, ids: list[Ids], gap: Gap, shown: Progress) -> None:
+    lengths = [len(row) for row in ids]
+    ends = np.cumsum([0, *lengths]).tolist()
+
+    def fill(aux: Tensor, last: Tensor | None) -> None:
+        for chosen in pack.batches(lengths, work.run.batch_tokens):
+            found = {layer: states.to(aux.dtype).cpu() for layer, states in batch([ids[i] for i in chosen]).items()}
+            joined = torch.cat([found[layer] for layer in gap.layers], dim=-1) if gap.layers else None
+            for row, i in enumerate(chosen):
+                place, length = slice(ends[i], ends[i + 1]), lengths[i]
+                if joined is not None:
+                    aux[place] = joined[row, :length]
+                if last is not None:
+                    last[place] = found[work.num_layers][row, :length]
+                shown.advance(length)
+
+    store.write(ids, gap.layers, gap.last, hidden_size=work.hidden_size, dtype=work.states.dtype, fill=fill)
+
+
+def _recheck(work: Job, rows: Rows, folder: Path, engine: Engine) -> None:
+    """Compute a few rows again, new or reused, each alone; without a match the output is not complete."""
+    places, reader = _read_index(folder / "index.parquet"), Reader(folder)
+    sample = random.sample(rows.names, min(work.run.recheck_rows, len(rows.names)))
+    deviations: list[recheck.Deviation] = []
+    with engine.open(sorted({*work.layers, work.num_layers})) as batch:
+        for row, name in sample:
+            stored, found = reader.read(*places[row]), batch([rows.ids(name)])
+            deviations += recheck.compare(row, stored, found, work.layers, work.num_layers)
+    try:
+        worst = recheck.check(deviations, keep("states", work.target["states"]))
+    except BuildError:
+        (folder / "manifest.json").unlink()
+        raise
+    say(f"{work.dataset}: {len(sample)} rows computed again, relative distance at most {worst:.1g}")
 
 
 def _finish(work: Job, rows: Rows, folder: Path, store: Store, plan: Plan) -> None:
@@ -228,3 +264,11 @@ def _write_index(path: Path, rows: Rows, places: dict[str, tuple[str, int, int]]
     table = pa.table(columns)
     with parquet_writer(path, table.schema) as writer:
         writer.write_table(table)
+
+
+def _read_index(path: Path) -> dict[str, tuple[str, int, int]]:
+    """id -> (shard, offset, length)."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(path, columns=["id", "shard", "offset", "length"]).to_pylist()
+    return {row["id"]: (row["shard"], row["offset"], row["length"]) for row in rows}
