@@ -1,4 +1,4 @@
-"""States for training without storing any (states.mode: online): the same shapes as Reader gives, computed on demand."""
+"""States for training without storing any (states.mode: online), in the shapes that Reader gives, on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Online:
         self._capture = Capture(model, sorted({*layers, self._final}))
 
     def read(self, input_ids: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The states of one row of T tokens: aux [T, L*H] in the order of `layers`, last [T, H] before the final norm."""
+        """The states of one row: aux [T, L*H] in the order of `layers`, last [T, H] before the final norm."""
         return self.read_batch([input_ids], budget=1)[0]
 
     def read_batch(self, rows: Sequence[Tensor | Sequence[int]], budget: int = 4096) -> list[tuple[Tensor, Tensor]]:
