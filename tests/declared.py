@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from draftmill.extract.declaration import from_map
-from draftmill.extract.reducing import write
+from draftmill.extract.table import write
 from draftmill.extract.run import collected, write_rejects
 from draftmill.extract.validation import check_form
 
@@ -69,7 +69,7 @@ def extract(declaration: Mapping[str, Any], folder: Path, name: str = "tried", m
     check_form(declaration, f"{name}.yaml")
     parsed = from_map(name, declaration, f"{name}.yaml", mode)
     with collected(parsed) as outcome:
-        write(outcome.index, outcome.reduced, outcome.folder, folder / "rows.parquet")
+        write(outcome.index, outcome.reduced, outcome.payloads, folder / "rows.parquet")
         write_rejects(outcome, folder / "rejects.jsonl")
         records = [
             {

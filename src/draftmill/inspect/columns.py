@@ -1,0 +1,116 @@
+"""What stands beside a conversation, or instead of one: system text, tools, ids, and known columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from draftmill.extract.tools import regions
+from draftmill.inspect import names
+from draftmill.inspect.conversation import texts_of
+from draftmill.inspect.places import Keys, Place
+
+_ID_NAME = re.compile(r"(?:id|uuid|.*_id|.*Id)")
+TOOLS_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Values by path, for the members of rows and of the objects in them (not of lists)."""
+
+    rows: int
+    values: dict[Keys, list[Any]]
+
+    def texts(self, keys: Keys) -> list[str]:
+        """The texts at a path that are not empty."""
+        return [value for value in self.values.get(keys, ()) if isinstance(value, str) and value.strip()]
+
+    def is_text(self, keys: Keys) -> bool:
+        """Whether what stands there is text (or text parts), some of it not empty."""
+        given = [value for value in self.values.get(keys, ()) if value is not None]
+        return bool(given) and all(isinstance(value, str) for value in given) and bool(self.texts(keys))
+
+
+def columns_of(rows: list[Any], depth: int = 3) -> Columns:
+    """The columns of rows that are objects."""
+    values: dict[Keys, list[Any]] = {}
+
+    def add(value: Any, keys: Keys) -> None:
+        if keys:
+            values.setdefault(keys, []).append(value)
+        if isinstance(value, dict) and len(keys) < depth:
+            for key, item in value.items():
+                add(item, (*keys, key))
+
+    for row in rows:
+        add(row, ())
+    return Columns(len(rows), values)
+
+
+def find_system(columns: Columns, conversation: Keys) -> Keys | None:
+    """The path of a system text beside the conversation, or at the top of the row."""
+    parents = dict.fromkeys([conversation[:-1], ()])
+    options = [(*parent, name) for parent in parents for name in names.SYSTEM]
+    return next((keys for keys in options if None not in keys and columns.is_text(keys)), None)
+
+
+def find_tools(places: Mapping[Keys, Place], conversation: Keys) -> Keys | None:
+    """The path of the tool specs, beside the conversation or above: objects with `name` and `parameters`."""
+    found = [
+        place
+        for keys, place in places.items()
+        if keys != conversation and conversation[: len(keys) - 1] == keys[:-1] and _are_specs(list(place.elements()))
+    ]
+    found.sort(key=lambda place: (place.keys[-1] not in names.TOOLS, -len(place.rows), len(place.keys)))
+    return found[0].keys if found else None
+
+
+def _are_specs(elements: list[Any]) -> bool:
+    specs = [element.get("function", element) if isinstance(element, dict) else None for element in elements]
+    good = [spec for spec in specs if isinstance(spec, dict) and isinstance(spec.get("name"), str)]
+    return (
+        bool(good) and len(good) == len(elements) and sum("parameters" in it for it in good) >= TOOLS_SHARE * len(good)
+    )
+
+
+def has_tools_inside(system_texts: list[str]) -> bool:
+    """Whether most system texts hold tool specs between <tools> and </tools>."""
+    holding = sum(bool(regions(text, "<tools>", "</tools>")) for text in system_texts)
+    return holding > TOOLS_SHARE * len(system_texts)
+
+
+def find_id(columns: Columns) -> str | None:
+    """A top-level key whose name is that of an id and whose values are all there and all different."""
+    for key in sorted(keys[0] for keys in columns.values if len(keys) == 1 and isinstance(keys[0], str)):
+        values = columns.values[key,]
+        unique = {str(value) for value in values if isinstance(value, str | int) and value != ""}
+        if _ID_NAME.fullmatch(key) and len(unique) == columns.rows:
+            return key
+    return None
+
+
+def text_columns(columns: Columns) -> dict[str, str]:
+    """{known name: key} of the top-level keys that hold text."""
+    return names.plain_names(str(keys[0]) for keys in columns.values if len(keys) == 1 and columns.is_text(keys))
+
+
+def prompt_lists(places: Mapping[Keys, Place]) -> Keys | None:
+    """A top-level list of texts that are prompts, such as `turns` of benchmark questions."""
+    wanted = ("turns", "prompts", "questions", *names.USER)
+    for name in wanted:
+        place = places.get((name,))
+        if place and all(isinstance(element, str) for element in place.elements()) and list(place.elements()):
+            return place.keys
+    return None
+
+
+def shared(texts: list[str]) -> float:
+    """The share of the most frequent text."""
+    return max(map(texts.count, set(texts)), default=0) / len(texts) if texts else 0.0
+
+
+def content_text(content: Any) -> str:
+    """The text of a content, parts joined."""
+    return "".join(texts_of(content))

@@ -1,0 +1,155 @@
+"""Which list of a row is the conversation, and which keys of its turns hold the role and the text.
+
+A conversation is a list of objects with a key whose values are texts, at most 12 different ones, in 95 % of the
+turns, most of them known role names, at least one meaning user.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from draftmill.extract.schema import ROLES
+from draftmill.inspect import names
+from draftmill.inspect.places import Keys, Place
+
+MAX_LABELS = 12
+TURN_SHARE = 0.95
+Turn = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """A list that is a conversation; keys of turns may be one level deep, as `author.role`."""
+
+    place: Place
+    role: str
+    labels: Counter[str]
+    texts: tuple[str, ...]
+    """Keys of the text; the second is filled where the first is empty."""
+    parts: Counter[str]
+    """Types of parts, where contents are lists."""
+
+    @property
+    def turns(self) -> Iterator[Turn]:
+        """All turns, flattened by one level."""
+        return (flat(turn) for turn in self.place.elements() if isinstance(turn, dict))
+
+    def meaning(self, label: object) -> str | None:
+        """What a label means by itself, its case aside."""
+        return role_meant(label)
+
+    def last_roles(self) -> Counter[str | None]:
+        """How conversations end: role of the last turn, counted."""
+        lasts = (turns[-1] for _, turns in self.place.lists if turns and isinstance(turns[-1], dict))
+        return Counter(role_meant(flat(turn).get(self.role)) for turn in lasts)
+
+
+def role_meant(label: object) -> str | None:
+    """The role that a label means, its case aside, or None if it is unknown."""
+    return ROLES.get(label) or ROLES.get(label.lower()) if isinstance(label, str) else None
+
+
+def flat(turn: Mapping[str, Any]) -> Turn:
+    """A turn with the members of its objects beside its own: {author: {role}} gives `author.role` too."""
+    inner = {
+        f"{key}.{name}": item for key, value in turn.items() if isinstance(value, dict) for name, item in value.items()
+    }
+    return {**turn, **inner}
+
+
+def find_conversations(places: Mapping[Keys, Place]) -> list[Conversation]:
+    """All conversations, the likeliest first: most rows, then the usual names, then the shortest path."""
+    found = [conversation for place in places.values() if (conversation := as_conversation(place))]
+    return sorted(found, key=lambda it: (-len(it.place.rows), _name_rank(it.place.keys), len(it.place.keys)))
+
+
+def _name_rank(keys: Keys) -> int:
+    last = next((key for key in reversed(keys) if key is not None), "")
+    if last in names.CONVERSATIONS:
+        return names.CONVERSATIONS.index(last)
+    return len(names.CONVERSATIONS) + (last == "rejected")
+
+
+def as_conversation(place: Place) -> Conversation | None:
+    """`place` as a conversation, if it is one."""
+    elements = list(place.elements())
+    turns = [flat(element) for element in elements if isinstance(element, dict)]
+    if not turns or len(turns) < TURN_SHARE * len(elements):
+        return None
+    found = _role_key(turns)
+    if found is None:
+        return None
+    role, labels = found
+    texts = text_keys(turns, role)
+    if not texts:
+        return None
+    return Conversation(place=place, role=role, labels=labels, texts=texts, parts=part_types(turns, texts[0]))
+
+
+def _role_key(turns: list[Turn]) -> tuple[str, Counter[str]] | None:
+    best: tuple[float, str, Counter[str]] | None = None
+    for key in dict.fromkeys(key for turn in turns for key in turn):
+        labels = Counter(value for turn in turns if isinstance(value := turn.get(key), str) and value)
+        total = sum(labels.values())
+        if total < TURN_SHARE * len(turns) or len(labels) > MAX_LABELS:
+            continue
+        known = {label: count for label, count in labels.items() if role_meant(label)}
+        if "user" not in map(role_meant, known) or 2 * len(known) < len(labels):
+            continue
+        share = sum(known.values()) / total
+        if share > 0.5 and (best is None or share > best[0]):
+            best = share, key, labels
+    return best and best[1:]
+
+
+def text_keys(turns: list[Turn], role: str) -> tuple[str, ...]:
+    """The key with most characters of text, and a second one if it is filled where the first is empty."""
+    used = (role, *names.NO_TEXT)
+    # A member of an object counts only if no plain key holds text: `content.parts`, not `info.source`.
+    keys = [key for key in dict.fromkeys(key for turn in turns for key in turn) if key not in used]
+    amounts = {key: sum(characters(turn.get(key)) for turn in turns) for key in keys}
+    plain = [key for key in keys if "." not in key and amounts[key]]
+    candidates = plain or [key for key in keys if amounts[key]]
+    if not candidates:
+        return ()
+    first = max(candidates, key=lambda key: amounts[key])
+    holes = [
+        turn for turn in turns if not characters(turn.get(first)) and not any(turn.get(key) for key in names.CALLS)
+    ]
+    fillers = {key: sum(characters(turn.get(key)) for turn in holes) for key in candidates if key != first}
+    second = max(fillers, key=lambda key: fillers[key], default=None)
+    if second is None or sum(bool(characters(turn.get(second))) for turn in holes) < max(1, 0.8 * len(holes)):
+        return (first,)
+    return first, second
+
+
+def characters(value: Any) -> int:
+    """Characters of a text, or of the text parts of a content that is a list."""
+    return sum(len(text.strip()) for text in texts_of(value))
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """The texts in a content: itself, or those of its parts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for part in value:
+            if isinstance(part, str):
+                yield part
+            elif isinstance(part, dict) and is_text(part):
+                yield from (part[key] for key in ("text", "value", "content") if isinstance(part.get(key), str))
+
+
+def is_text(part: Mapping[str, Any]) -> bool:
+    """Whether a part is text, by its type or for want of one."""
+    kind = part.get("type")
+    return kind is None or (isinstance(kind, str) and kind.endswith("text"))
+
+
+def part_types(turns: Iterable[Turn], key: str) -> Counter[str]:
+    """Types of the parts that are no text, counted."""
+    parts = (part for turn in turns if isinstance(turn.get(key), list) for part in turn[key] if isinstance(part, dict))
+    return Counter(str(part.get("type")) for part in parts if not is_text(part))

@@ -1,0 +1,64 @@
+"""Names that columns and keys go by, over many published datasets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+CONVERSATIONS = (
+    "messages", "conversations", "conversation", "trajectory", "history", "turns", "dialogue", "dialog", "chat",
+)  # fmt: skip
+"""Keys that usually hold the conversation, best first."""
+REASONING = ("reasoning_content", "reasoning", "thinking", "thoughts", "thought", "think")
+CALLS = ("tool_calls", "function_call", "tool_call")
+FLAGS = ("loss_weight", "weight", "mask", "train", "trainable", "loss", "is_demo")
+SYSTEM = ("system", "system_prompt", "system_message", "systemPrompt")
+TOOLS = ("tools", "functions", "available_tools", "function", "tool_specs", "tool_definitions")
+NO_TEXT = (*REASONING, *CALLS, *FLAGS, "id", "name", "tool_call_id", "tool_call_ids", "type")
+"""Keys of a turn that are never its text."""
+
+USER = (
+    "instruction",
+    "query",
+    "question",
+    "prompt",
+    "problem",
+    "human",
+    "user",
+    "input",
+    "inputs",
+    "problem_statement",
+)
+ASSISTANT = ("output", "response", "answer", "completion", "solution", "assistant", "gpt", "bot", "targets", "chosen")
+BESIDE = ("input", "context")
+"""Columns that add to an instruction."""
+PAIRS = (
+    ("instruction", "output"), ("instruction", "response"), ("query", "response"), ("query", "answer"),
+    ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("problem", "solution"),
+)  # fmt: skip
+"""Columns that belong together, tried before any other combination of USER and ASSISTANT."""
+
+
+def plain_names(keys: Iterable[str]) -> dict[str, str]:
+    """{known name: key}: keys as they are, else without a prefix that several share (`toy_input` is `input`)."""
+    listed = list(keys)
+    known = {key.lower(): key for key in listed}
+    if any(name in known for name in USER):
+        return known
+    prefixes = Counter(key.split("_", 1)[0] for key in listed if "_" in key)
+    for key in listed:
+        prefix, _, rest = key.partition("_")
+        if rest and prefixes[prefix] > 1:
+            known.setdefault(rest.lower(), key)
+    return known
+
+
+def sides(known: Mapping[str, str]) -> tuple[str, str | None] | None:
+    """The names that ask and answer among `known` names (the answer may be absent), or None."""
+    for asked, answered in PAIRS:
+        if asked in known and answered in known:
+            return asked, answered
+    user = next((name for name in USER if name in known), None)
+    if user is None:
+        return None
+    return user, next((name for name in ASSISTANT if name in known), None)
