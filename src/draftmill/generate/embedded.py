@@ -42,6 +42,10 @@ class Embedded:
         """Nothing to say: no server, no retries."""
         return ""
 
+    def figures(self) -> dict[str, object]:
+        """Nothing that differs between runs."""
+        return {}
+
     async def __aenter__(self) -> Self:
         return self
 

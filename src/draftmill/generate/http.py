@@ -110,6 +110,10 @@ class Http:
         parts += [f"{kind} {count}" for kind, count in sorted(self.retries.items())]
         return ", ".join(parts)
 
+    def figures(self) -> dict[str, object]:
+        """Requests sent, and retries by kind."""
+        return {"requests": self.requests, "retries": dict(sorted(self.retries.items()))}
+
     async def ask(self, request: Request) -> Answer:
         """The target's answer. Raises RowError (`refused`, `invalid`, `failed`), or BuildError to end the run."""
         last = Again("failed", "not asked")

@@ -9,6 +9,7 @@ job.taken()                               # what the quota keeps of what was ask
 from __future__ import annotations
 
 import math
+from array import array
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ class Job:
         self._strata: dict[str, list[int]] = defaultdict(list)
         for index in self.candidates:
             self._strata[strata[index] if strata else ""].append(index)
-        self._told: dict[int, int] = {}
+        # Answer tokens of each row; -1: not asked.
+        self._told = array("i", [-1]) * self.available
 
     def _requested(self, strata: int, cap: int | None) -> int | str:
         """What the quota asks for, whether or not it is there: rows, or tokens in words."""
@@ -119,10 +121,10 @@ class Job:
             return self.candidates
         return [index for stratum in self._strata.values() for index in stratum[: self._within(stratum)]]
 
-    def conversations(self, indices: Collection[int], prompter: Prompter, judge: Judge) -> Iterator[Row]:
-        """The conversations of rows, in the order of the file."""
+    def conversations(self, indices: Collection[int], prompter: Prompter, judge: Judge) -> Iterator[tuple[int, Row]]:
+        """(size, conversation) of rows, in the order of the file."""
         for index, row in self.rows.read(indices):
-            yield self._counted(index, self.conversation(row, prompter, judge))
+            yield row.size, self._counted(index, self.conversation(row, prompter, judge))
 
     def conversation(self, row: ExtractedRow, prompter: Prompter, judge: Judge) -> Row:
         """The conversation of one row."""
@@ -137,7 +139,7 @@ class Job:
 
     def _next_of(self, stratum: list[int]) -> list[int]:
         """A quota in tokens asks a first block, then as many rows as the mean so far says are missing."""
-        asked = sum(index in self._told for index in stratum)
+        asked = next((i for i, index in enumerate(stratum) if self._told[index] < 0), len(stratum))
         if self.quota.tokens is None:
             return stratum[asked:]
         total = sum(self._told[index] for index in stratum[:asked])
@@ -150,4 +152,4 @@ class Job:
 
     def _within(self, stratum: list[int]) -> int:
         assert self.quota.tokens is not None
-        return quotas.within_tokens((self._told[index] for index in stratum if index in self._told), self.quota.tokens)
+        return quotas.within_tokens((max(self._told[index], 0) for index in stratum), self.quota.tokens)

@@ -29,6 +29,11 @@ class ExtractedRow:
     meta: str | None
 
     @property
+    def size(self) -> int:
+        """Characters of content: a measure of the prompt's length that costs nothing."""
+        return sum(len(message.get("content") or "") for message in self.conversation)
+
+    @property
     def tool_list(self) -> list[Any] | None:
         """The tools as data."""
         return orjson.loads(self.tools) if self.tools else None
@@ -65,6 +70,13 @@ class Rows:
                     if wanted is None or index in wanted:
                         yield index, _row(values)
                     index += 1
+
+    def mean_bytes(self) -> float:
+        """Mean size of a conversation's text, from the file's own statistics."""
+        meta = pq.read_metadata(self._path)
+        place = meta.schema.names.index("conversation")
+        size = sum(meta.row_group(i).column(place).total_uncompressed_size for i in range(meta.num_row_groups))
+        return float(size / max(meta.num_rows, 1))
 
     def _column(self, name: str) -> list[Any]:
         return pq.read_table(self._path, columns=[name])[name].to_pylist()

@@ -6,6 +6,7 @@ from draftmill.console import say
 from draftmill.files import record_run
 from draftmill.generate.assemble import Assembly, recorded, replay
 from draftmill.generate.job import Job, Settings, settings
+from draftmill.generate.restore import fill
 from draftmill.generate.store import Store
 from draftmill.generate.talk import Talk
 from draftmill.workspace import keep, output
@@ -33,12 +34,12 @@ def _keep_recorded(job: Job, assembly: Assembly) -> None:
 def _answer(job: Job, chosen: Settings, assembly: Assembly) -> None:
     talk = Talk(chosen)
     with Store(keep("answers.sqlite")) as store:
-        session, seconds = talk.ask([job], store)
+        fill(store, job.dataset)
+        session, figures = talk.ask([job], store)
         taken = job.taken()
         rows = (
             (row, replay(job.conversation(row, talk.prompter, talk.judge), store, session.failures))
             for _, row in job.rows.read(taken)
         )
         assembly.write(rows, requested=job.requested, available=job.available, unasked=job.available - len(taken))
-    asked, reused = session.counts["asked"], session.counts["reused"]
-    record_run("generate", job.dataset, seconds=round(seconds, 3), asked=asked, reused=reused)
+    record_run("generate", job.dataset, **figures)
