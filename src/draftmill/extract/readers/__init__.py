@@ -20,7 +20,7 @@ from draftmill.extract.readers import documents, examine, files, lines, tables
 from draftmill.extract.readers.items import BLANK, Chunk, Item, Reject
 from draftmill.extract.source import Source, listed
 
-__all__ = ["Chunk", "ChunkReader", "Item", "Reject", "chunks", "read"]
+__all__ = ["BLANK", "Chunk", "ChunkReader", "Item", "Reject", "chunks", "read"]
 
 CHUNK_BYTES = 16 << 20
 _READERS = {
@@ -92,24 +92,30 @@ class ChunkReader:
     def __init__(self, chunk: Chunk) -> None:
         self.chunk, self.count = chunk, 0
 
+    def batches(self) -> Iterator[tuple[int, list[Any]]]:
+        """(number of the first, rows) in lists; a Reject for what cannot be read, BLANK for a line without a row."""
+        for rows in _batches(self.chunk):
+            first, self.count = self.count + 1, self.count + len(rows)
+            yield first, rows
+
     def __iter__(self) -> Iterator[tuple[int, Any | Reject]]:
-        for number, row in _rows(self.chunk):
-            self.count = number
-            if row is not BLANK:
-                yield number, row
+        for first, rows in self.batches():
+            for number, row in enumerate(rows, first):
+                if row is not BLANK:
+                    yield number, row
 
 
-def _rows(chunk: Chunk) -> Iterator[tuple[int, Any]]:
+def _batches(chunk: Chunk) -> Iterator[list[Any]]:
     if chunk.rows is None or chunk.kind == "json":
         return _READERS[chunk.kind](chunk)
     # `rows` of a file that is no JSON document: the document is the list of what stands in it.
-    found = [row for _, row in _READERS[chunk.kind](chunk) if row is not BLANK]
+    found = [row for rows in _READERS[chunk.kind](chunk) for row in rows if row is not BLANK]
     for row in found:
         if isinstance(row, Reject):
             raise DataError(
                 f"`source.rows` needs the whole file, and a row of it is bad: {row.detail}", file=chunk.file
             )
-    return enumerate(documents.select(chunk.rows, found), 1)
+    return iter([documents.select(chunk.rows, found)])
 
 
 def read(source: Source, columns: frozenset[str] | None = None) -> Iterator[Item]:

@@ -19,16 +19,16 @@ _AFTER = frozenset(",] \t\n\r")
 _DAMAGED = re.compile("[\ud800-\udfff]")
 
 
-def read_document(chunk: Chunk) -> Iterator[tuple[int, Any | Reject]]:
-    """(row number, row) of a JSON file: an array's elements, one object, or the matches of `rows`."""
+def read_document(chunk: Chunk) -> Iterator[list[Any]]:
+    """The rows of a JSON file, in batches: an array's elements, one object, or the matches of `rows`."""
     if chunk.rows is None and _begins_array(chunk):
-        yield from _elements(chunk)
+        yield from ([element] for element in _elements(chunk))
         return
     text = b"".join(files.blocks(chunk.path, chunk.file, chunk.compression))
     value = parse(text.removeprefix(codecs.BOM_UTF8))
     if isinstance(value, Reject):
         raise DataError(f"is not JSON: {value.detail}", file=chunk.file, fix=_fix(text))
-    yield from enumerate([value] if chunk.rows is None else select(chunk.rows, value), 1)
+    yield [value] if chunk.rows is None else select(chunk.rows, value)
 
 
 def select(rows: str, document: Any) -> list[Any]:
@@ -91,7 +91,7 @@ class _Text:
                 return ""
 
 
-def _elements(chunk: Chunk) -> Iterator[tuple[int, Any | Reject]]:
+def _elements(chunk: Chunk) -> Iterator[Any]:
     """The elements of the array that the file is; memory holds one of them and a block."""
     text, number = _Text(chunk), 0
     text.sign()
@@ -100,7 +100,7 @@ def _elements(chunk: Chunk) -> Iterator[tuple[int, Any | Reject]]:
         return
     while True:
         number += 1
-        yield number, _element(text, chunk, number)
+        yield _element(text, chunk, number)
         sign = text.sign()
         text.position += 1
         if sign == "]":

@@ -15,7 +15,7 @@ import zstandard
 from draftmill.errors import DataError, nearest
 from draftmill.extract.readers.items import Compression, Kind
 
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 LONGEST_LINE = 1 << 27
 KINDS: dict[str, Kind] = {
     ".jsonl": "lines",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from draftmill.errors import DataError
@@ -16,23 +17,19 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _DAMAGED = re.compile("[\ud800-\udfff]")
+CSV_BATCH = 256
 BATCH_BYTES = 8 << 20
 
 
-def read_csv(chunk: Chunk) -> Iterator[tuple[int, Any | Reject]]:
-    """(row number without the header, {column: text}) of a csv or tsv file."""
+def read_csv(chunk: Chunk) -> Iterator[list[Any]]:
+    """The rows of a csv or tsv file after its header, in batches: {column: text}, or a Reject."""
     csv.field_size_limit(files.LONGEST_LINE)
     table = csv.reader(_texts(chunk), delimiter="\t" if chunk.kind == "tsv" else ",", strict=True)
-    number, header = 0, None
     try:
-        for cells in table:
-            if not cells:
-                continue
-            if header is None:
-                header = cells
-                continue
-            number += 1
-            yield number, _csv_row(header, cells)
+        filled = (cells for cells in table if cells)
+        header = next(filled, [])
+        while rows := [_csv_row(header, cells) for cells in islice(filled, CSV_BATCH)]:
+            yield rows
     except csv.Error as error:
         raise DataError(f"is not well-formed csv at line {table.line_num}: {error}", file=chunk.file) from None
 
@@ -71,8 +68,8 @@ def open_parquet(path: str, shown: str) -> pq.ParquetFile:
         raise DataError(f"cannot be read as Parquet: {error}", file=shown, fix="download it again") from None
 
 
-def read_parquet(chunk: Chunk) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number in the chunk, row) of some row groups, only the wanted columns read."""
+def read_parquet(chunk: Chunk) -> Iterator[list[Any]]:
+    """The rows of some row groups, in batches; only the wanted columns are read."""
     import pyarrow as pa
 
     number = 0
@@ -83,9 +80,8 @@ def read_parquet(chunk: Chunk) -> Iterator[tuple[int, dict[str, Any]]]:
         size = _batch_rows(table, groups)
         try:
             for batch in table.iter_batches(size, row_groups=groups, columns=names, use_threads=False):
-                for row in _rows(batch, plain):
-                    number += 1
-                    yield number, row
+                yield _rows(batch, plain)
+                number += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"is damaged after row {number} of this part: {error}", file=chunk.file) from None
 
@@ -98,16 +94,14 @@ def _batch_rows(table: pq.ParquetFile, groups: list[int]) -> int:
     return max(1, min(4096, int(rows * BATCH_BYTES / max(weight, 1))))
 
 
-def _rows(batch: pa.RecordBatch, plain: dict[str, Callable[[Any], Any] | None]) -> Iterator[dict[str, Any]]:
+def _rows(batch: pa.RecordBatch, plain: dict[str, Callable[[Any], Any] | None]) -> list[dict[str, Any]]:
     if not plain:
-        yield from ({} for _ in range(batch.num_rows))
-        return
-    columns = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        return [{} for _ in range(batch.num_rows)]
+    names, columns = batch.schema.names, []
+    for name, column in zip(names, batch.columns, strict=True):
         values, convert = column.to_pylist(), plain[name]
         columns.append(values if convert is None else [None if value is None else convert(value) for value in values])
-    names = batch.schema.names
-    yield from (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
 def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
