@@ -7,6 +7,7 @@ collect(used)           delete kept shards that nothing uses
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -58,6 +59,17 @@ def load_manifest(folder: Path) -> Manifest:
         raise DataError(
             f"the hidden states are not complete ({error})", file=path, fix=f"dvc repro hidden_states@{folder.name}"
         ) from None
+
+
+def distrust(path: Path) -> None:
+    """Make DVC look at a damaged file again, instead of restoring the same damage from its cache.
+
+    The file may be one with DVC's copy (a hard link), and DVC does not check what is write-protected and has its
+    old time stamp. Once it looks, it drops its copy, and the stage runs.
+    """
+    with contextlib.suppress(OSError):
+        path.chmod(0o644)
+        os.utime(path)
 
 
 def adopt(folder: Path) -> int:

@@ -4,7 +4,8 @@ A shard is a fixed list of rows, named by it. Its states may lie in several part
 with further layers adds a part and leaves the first one as it is. Each part carries its token ids,
 so that it can be checked and extended without the dataset it came from.
 
-    shard-<rows>-<layers>.safetensors   input_ids [T] int32, aux [T, L*H], last [T, H] (if the part has it)
+    shard-<rows>-<layers>.safetensors   aux [T, L*H], last [T, H] (if the part has it), input_ids [T] int32,
+                                        ends [N] int64 (of the rows, in tokens), sums [N] int64 (see row_sum)
     shard-<rows>-<layers>.json          the same part's rows, layers and checksum; written last: there means done
 """
 
@@ -29,7 +30,9 @@ from draftmill.files import digest, replacing, write_json
 from draftmill.hidden_states.manifest import file_digest
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-_SAFETENSORS = {torch.int32: "I32", torch.bfloat16: "BF16", torch.float32: "F32"}
+_SAFETENSORS = {torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float32: "F32"}
+
+ROW = ("aux", "last", "input_ids")  # the tensors that a row's checksum is about
 
 Ids = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -42,6 +45,19 @@ def fingerprint(ids: Ids) -> str:
 def shard_name(key: str, fingerprints: Iterable[str]) -> str:
     """The name of the shard that holds exactly these rows in this order, in the store named `key`."""
     return f"shard-{digest([key, *fingerprints], 8)}"
+
+
+def row_sum(*tensors: Tensor) -> int:
+    """A checksum of one row: the sum of its bytes as 64-bit words, modulo 2**63.
+
+    Training checks it at every read, so it must cost no more than the read; a CRC would take most of the time.
+    """
+    total = 0
+    for tensor in tensors:
+        raw = tensor.contiguous().view(torch.uint8).numpy().reshape(-1)
+        words = raw[: raw.size // 8 * 8].view(np.uint64)
+        total += int(np.add.reduce(words, dtype=np.uint64)) + int.from_bytes(raw[words.nbytes :].tobytes(), "little")
+    return total % 2**63
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,17 +173,14 @@ class Store:
         described = tuple((fingerprint(ids), len(ids)) for ids in rows)
         shard = shard_name(self.key, (name for name, _ in described))
         name = f"{shard}-{digest([list(layers), last], 4)}"
-        tokens, kind = sum(len(ids) for ids in rows), DTYPES[dtype]
-        shapes: dict[str, tuple[torch.dtype, list[int]]] = {"input_ids": (torch.int32, [tokens])}
-        if layers:
-            shapes["aux"] = (kind, [tokens, len(layers) * hidden_size])
-        if last:
-            shapes["last"] = (kind, [tokens, hidden_size])
         path = self.folder / f"{name}.safetensors"
+        shapes = _shapes(described, len(layers) * hidden_size, hidden_size if last else 0, DTYPES[dtype])
         with replacing(path) as temporary:
             tensors = _create(temporary, shapes, {"store": self.key, "layers": json.dumps(list(layers))})
             tensors["input_ids"].copy_(torch.from_numpy(np.concatenate(rows)))
-            fill(tensors.get("aux", torch.empty(tokens, 0, dtype=kind)), tensors.get("last"))
+            tensors["ends"].copy_(torch.tensor([len(ids) for ids in rows]).cumsum(0))
+            fill(tensors["aux"], tensors["last"] if last else None)
+            _sum_rows(tensors)
             del tensors
             size, checksum = temporary.stat().st_size, file_digest(temporary)
         part = Part(
@@ -194,6 +207,23 @@ class Store:
             shutil.copyfile(self.folder / part.file, target)
 
 
+def _shapes(
+    rows: Sequence[tuple[str, int]], aux: int, last: int, dtype: torch.dtype
+) -> dict[str, tuple[torch.dtype, list[int]]]:
+    """The tensors of a part, large ones first, so that they are aligned."""
+    tokens = sum(length for _, length in rows)
+    large = {"aux": (dtype, [tokens, aux]), "last": (dtype, [tokens, last])}
+    small = {"ends": (torch.int64, [len(rows)]), "sums": (torch.int64, [len(rows)])}
+    return large | small | {"input_ids": (torch.int32, [tokens])}
+
+
+def _sum_rows(tensors: dict[str, Tensor]) -> None:
+    start = 0
+    for i, end in enumerate(tensors["ends"].tolist()):
+        tensors["sums"][i] = row_sum(*(tensors[name][start:end] for name in ROW))
+        start = end
+
+
 def _load(path: Path) -> Part:
     fields = json.loads(path.read_bytes())
     rows = tuple((name, length) for name, length in fields.pop("rows"))
@@ -218,8 +248,10 @@ def _create(
     tensors = {}
     for name, (dtype, shape) in shapes.items():
         offset = 8 + len(text) + header[name]["data_offsets"][0]
-        flat = torch.frombuffer(mapped.data, dtype=dtype, count=int(np.prod(shape)), offset=offset)
-        tensors[name] = flat.view(shape)
+        count = int(np.prod(shape))
+        tensors[name] = torch.empty(shape, dtype=dtype)
+        if count:  # frombuffer refuses an empty stretch
+            tensors[name] = torch.frombuffer(mapped.data, dtype=dtype, count=count, offset=offset).view(shape)
     return tensors
 
 

@@ -14,15 +14,21 @@ import torch
 from torch import Tensor
 
 from draftmill.errors import DataError
-from draftmill.hidden_states.manifest import Manifest, file_digest, load_manifest
-from draftmill.hidden_states.shards import DTYPES, open_file
+from draftmill.hidden_states.manifest import Manifest, distrust, file_digest, load_manifest
+from draftmill.hidden_states.shards import DTYPES, ROW, open_file, row_sum
+
+
+class _Part(NamedTuple):
+    path: Path
+    tensors: dict[str, Tensor]
+    rows: dict[tuple[int, int], int]  # (start, end) of a row -> its checksum
 
 
 class _Shard(NamedTuple):
     columns: list[tuple[Tensor, slice]]  # for each wanted layer: a part's aux, and the layer's columns there
     whole: bool  # the columns are all of one aux, in order
     last: Tensor
-    ids: Tensor
+    parts: list[_Part]
 
 
 class Reader:
@@ -61,29 +67,33 @@ class Reader:
             return self._shards[shard]
         if shard not in self.manifest.shards:
             raise DataError(f"no shard '{shard}' here", file=self.folder / "manifest.json", fix="dvc repro blend")
+        parts = [_load(self.folder / part["file"], self.manifest) for part in self.manifest.shards[shard]["parts"]]
+        self._shards[shard] = self._shard(shard, parts)
+        return self._shards[shard]
+
+    def _shard(self, shard: str, parts: list[_Part]) -> _Shard:
         places: dict[int, tuple[Tensor, slice]] = {}
         size = self.manifest.hidden_size
-        for part in self.manifest.shards[shard]["parts"]:
-            tensors = _load(self.folder / part["file"], self.manifest)
-            for i, layer in enumerate(part["layers"]):
-                places.setdefault(layer, (tensors["aux"], slice(i * size, (i + 1) * size)))
-            if part["last"]:
-                ends = tensors["last"], tensors["input_ids"]
+        for part, described in zip(parts, self.manifest.shards[shard]["parts"], strict=True):
+            for i, layer in enumerate(described["layers"]):
+                places.setdefault(layer, (part.tensors["aux"], slice(i * size, (i + 1) * size)))
+            if described["last"]:
+                last = part.tensors["last"]
         columns = [places[layer] for layer in self.layers]
         whole = [column for _, column in columns] == [slice(i * size, (i + 1) * size) for i in range(len(columns))]
         whole = whole and all(aux is columns[0][0] and aux.shape[1] == size * len(columns) for aux, _ in columns)
-        self._shards[shard] = _Shard(columns, whole, *ends)
-        return self._shards[shard]
+        return _Shard(columns, whole, last, parts)
 
     def read(self, shard: str, offset: int, length: int) -> tuple[Tensor, Tensor]:
-        """The states of `length` tokens from `offset`: aux [T, L*H] in the order of `layers`, last [T, H].
+        """The states of the row of `length` tokens at `offset`: aux [T, L*H] in the order of `layers`, last [T, H].
 
         Both in the stored dtype, and mostly views of the mapped file: not to be written to.
+        Raises DataError if the row's checksum does not hold, or there is no row at that place.
         """
-        columns, whole, last, _ = self._open(shard)
+        columns, whole, last, parts = self._open(shard)
         rows = slice(offset, offset + length)
-        if rows.stop > len(last):
-            raise DataError(f"shard '{shard}' ends before token {rows.stop}", file=self.folder, fix="dvc repro blend")
+        for part in parts:
+            _check_row(part, rows)
         if not columns:
             return torch.empty(length, 0, dtype=DTYPES[self.manifest.dtype]), last[rows]
         if whole:
@@ -92,7 +102,15 @@ class Reader:
 
     def ids(self, shard: str, offset: int, length: int) -> Tensor:
         """The token ids [T] int32 that these states were computed from."""
-        return self._open(shard).ids[offset : offset + length]
+        return self._open(shard).parts[0].tensors["input_ids"][offset : offset + length]
+
+
+def _check_row(part: _Part, rows: slice) -> None:
+    wanted = part.rows.get((rows.start, rows.stop))
+    if wanted is None:
+        raise DataError(f"has no row at {rows.start} to {rows.stop}", file=part.path, fix="dvc repro blend")
+    if row_sum(*(part.tensors[name][rows] for name in ROW)) != wanted:
+        raise _damaged(f"this shard is altered: the checksum of the row at {rows.start} differs", part.path)
 
 
 def _check_size(folder: Path, part: dict[str, Any]) -> None:
@@ -103,14 +121,16 @@ def _check_size(folder: Path, part: dict[str, Any]) -> None:
         raise _damaged(f"this shard is damaged: it should have {part['bytes']} bytes", path, found)
 
 
-def _load(path: Path, manifest: Manifest) -> dict[str, Tensor]:
+def _load(path: Path, manifest: Manifest) -> _Part:
     metadata, tensors = open_file(path)
     if metadata.get("store") != manifest.target["states"]:
         raise _damaged("this shard is of another target or dtype", path, f"store {metadata.get('store')}")
-    return tensors
+    ends = tensors["ends"].tolist()
+    return _Part(path, tensors, dict(zip(zip([0, *ends], ends, strict=False), tensors["sums"].tolist(), strict=True)))
 
 
 def _damaged(message: str, path: Path, found: str | None = None) -> DataError:
+    distrust(path)
     return DataError(message, file=path, found=found, fix=f"dvc repro hidden_states@{path.parent.name} builds it again")
 
 
