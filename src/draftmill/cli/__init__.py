@@ -12,10 +12,14 @@ import typer
 
 from draftmill.errors import guard
 
+HELP = """Turn many datasets into the drafter that makes one target model decode faster.
+
+`dvc repro` builds; these commands look, check and prepare. Exit codes: 0 done, 1 a build or data error, 2 wrong use."""
+
 
 def application() -> typer.Typer:
     """The whole command: the commands of every module in this package, merged."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=HELP)
     for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
         app.add_typer(importlib.import_module(f"{__name__}.{module}").app)
     return app
