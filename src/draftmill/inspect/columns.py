@@ -10,8 +10,10 @@ from typing import Any
 from draftmill.extract.tools import regions
 from draftmill.inspect import names
 from draftmill.inspect.conversation import texts_of
-from draftmill.inspect.places import Keys, Place
+from draftmill.inspect.places import Keys, Place, path_text
 
+_BEFORE_JSON = re.compile(r"(?P<line>(?:\S+ ){0,4}\S+)\s*\n\s*[\[{]")
+"""The last words of a line before JSON begins."""
 _ID_NAME = re.compile(r"(?:id|uuid|.*_id|.*Id)")
 TOOLS_SHARE = 0.5
 
@@ -56,29 +58,44 @@ def find_system(columns: Columns, conversation: Keys) -> Keys | None:
     return next((keys for keys in options if None not in keys and columns.is_text(keys)), None)
 
 
-def find_tools(places: Mapping[Keys, Place], conversation: Keys) -> Keys | None:
-    """The path of the tool specs, beside the conversation or above: objects with `name` and `parameters`."""
+def find_tools(places: Mapping[Keys, Place], conversation: Keys) -> Place | None:
+    """The tool specs, beside the conversation or above it: objects with `name` and `parameters`."""
     found = [
         place
         for keys, place in places.items()
         if keys != conversation and conversation[: len(keys) - 1] == keys[:-1] and _are_specs(list(place.elements()))
     ]
     found.sort(key=lambda place: (place.keys[-1] not in names.TOOLS, -len(place.rows), len(place.keys)))
-    return found[0].keys if found else None
+    return found[0] if found else None
 
 
 def _are_specs(elements: list[Any]) -> bool:
-    specs = [element.get("function", element) if isinstance(element, dict) else None for element in elements]
-    good = [spec for spec in specs if isinstance(spec, dict) and isinstance(spec.get("name"), str)]
-    return (
-        bool(good) and len(good) == len(elements) and sum("parameters" in it for it in good) >= TOOLS_SHARE * len(good)
-    )
+    functions = [element.get("function", element) if isinstance(element, dict) else None for element in elements]
+    named = [it for it in functions if isinstance(it, dict) and isinstance(it.get("name"), str)]
+    if not named or len(named) < len(elements):
+        return False
+    return sum("parameters" in it or "input_schema" in it for it in named) >= TOOLS_SHARE * len(named)
 
 
-def has_tools_inside(system_texts: list[str]) -> bool:
-    """Whether most system texts hold tool specs between <tools> and </tools>."""
-    holding = sum(bool(regions(text, "<tools>", "</tools>")) for text in system_texts)
-    return holding > TOOLS_SHARE * len(system_texts)
+def tool_marks(system_texts: list[str]) -> tuple[str, str] | None:
+    """What most system texts have tool specs between: <tools> and </tools>, or a line and the end of the text."""
+    options = [("<tools>", "</tools>")]
+    first = next((match for text in system_texts if (match := _BEFORE_JSON.search(text))), None)
+    if first:
+        options.append((first["line"], ""))
+    for marks in options:
+        holding = sum(bool(regions(text, *marks)) for text in system_texts)
+        if holding > TOOLS_SHARE * len(system_texts):
+            return marks
+    return None
+
+
+def spec_shape(place: Place) -> str | dict[str, str]:
+    """The value of `tools`: the path, or the keys where the parameters are not called so."""
+    path = path_text(place.keys)
+    if any(isinstance(spec, dict) and "input_schema" in spec for spec in place.elements()):
+        return {"each": path, "name": "name", "description": "description", "parameters": "input_schema"}
+    return path
 
 
 def find_id(columns: Columns) -> str | None:

@@ -16,6 +16,7 @@ from draftmill.inspect import names
 from draftmill.inspect.places import Keys, Place
 
 MAX_LABELS = 12
+TEXT_KEYS = ("text", "value", "content")
 TURN_SHARE = 0.95
 Turn = dict[str, Any]
 
@@ -97,10 +98,10 @@ def _role_key(turns: list[Turn]) -> tuple[str, Counter[str]] | None:
         if total < TURN_SHARE * len(turns) or len(labels) > MAX_LABELS:
             continue
         known = {label: count for label, count in labels.items() if role_meant(label)}
-        if "user" not in map(role_meant, known) or 2 * len(known) < len(labels):
+        if "user" not in map(role_meant, known) or 2 * len(known) <= len(labels):
             continue
         share = sum(known.values()) / total
-        if share > 0.5 and (best is None or share > best[0]):
+        if best is None or share > best[0]:
             best = share, key, labels
     return best and best[1:]
 
@@ -109,7 +110,11 @@ def text_keys(turns: list[Turn], role: str) -> tuple[str, ...]:
     """The key with most characters of text, and a second one if it is filled where the first is empty."""
     used = (role, *names.NO_TEXT)
     # A member of an object counts only if no plain key holds text: `content.parts`, not `info.source`.
-    keys = [key for key in dict.fromkeys(key for turn in turns for key in turn) if key not in used]
+    keys = [
+        key
+        for key in dict.fromkeys(key for turn in turns for key in turn)
+        if key not in used and not key.endswith("type")
+    ]
     amounts = {key: sum(characters(turn.get(key)) for turn in turns) for key in keys}
     plain = [key for key in keys if "." not in key and amounts[key]]
     candidates = plain or [key for key in keys if amounts[key]]
@@ -140,16 +145,18 @@ def texts_of(value: Any) -> Iterator[str]:
             if isinstance(part, str):
                 yield part
             elif isinstance(part, dict) and is_text(part):
-                yield from (part[key] for key in ("text", "value", "content") if isinstance(part.get(key), str))
+                yield from (part[key] for key in TEXT_KEYS if isinstance(part.get(key), str))
 
 
 def is_text(part: Mapping[str, Any]) -> bool:
-    """Whether a part is text, by its type or for want of one."""
+    """Whether a part is text: by its type, or if it has none, by what it holds."""
     kind = part.get("type")
-    return kind is None or (isinstance(kind, str) and kind.endswith("text"))
+    if kind is None:
+        return any(isinstance(part.get(key), str) for key in TEXT_KEYS)
+    return isinstance(kind, str) and kind.endswith("text")
 
 
 def part_types(turns: Iterable[Turn], key: str) -> Counter[str]:
-    """Types of the parts that are no text, counted."""
+    """Types of the parts that are no text (the first key, if a part has none), counted."""
     parts = (part for turn in turns if isinstance(turn.get(key), list) for part in turn[key] if isinstance(part, dict))
-    return Counter(str(part.get("type")) for part in parts if not is_text(part))
+    return Counter(str(part.get("type") or next(iter(part), None)) for part in parts if not is_text(part))

@@ -6,19 +6,18 @@ proposal.schema      # {"turns": {"each": "messages"}, ...}
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from draftmill.extract.schema import ROLES
 from draftmill.inspect import columns as cols
 from draftmill.inspect import names
 from draftmill.inspect.columns import Columns, columns_of
 from draftmill.inspect.conversation import Conversation, as_conversation, find_conversations, role_meant, texts_of
+from draftmill.inspect.known import EMPTY_WORDS, Block, tools_beside, without_conversation
 from draftmill.inspect.places import Keys, Place, find_places, path_text
-from draftmill.inspect.speakers import find_speakers, starts_with_mark
 
-Block = dict[str, Any]
-EMPTY_WORDS = ("None", "null", "N/A", "NaN")
 IMAGE_NOTE = (
     "contents hold parts that are no text ({kinds}); they are left out: `parts: reject` drops such rows instead"
 )
@@ -39,20 +38,40 @@ def propose(rows: list[Any], one_document: bool = False) -> Proposal:
 
     `one_document`: the rows are the elements of one JSON document, so that the whole of it may be one row.
     """
+    for path, inner in _wrapped(rows):
+        proposal = _propose(inner)
+        if proposal.schema is not None:
+            proposal.rows = path
+            return proposal
+    if one_document and as_conversation(Place((), lists=[(0, rows)])):
+        proposal = _propose([rows])
+        proposal.rows = "$"
+        return proposal
+    return _propose(rows)
+
+
+def _wrapped(rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """(`source.rows`, rows) for one object that is a map of rows, or holds the list of rows."""
+    if len(rows) != 1 or not isinstance(rows[0], dict):
+        return
+    values = list(rows[0].values())
+    if len(values) > 1 and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
+        yield "*", values
+    for key, value in rows[0].items():
+        # a list of turns is a conversation, not a list of rows
+        if isinstance(value, list) and len(value) > 1 and all(isinstance(item, dict) for item in value):
+            if as_conversation(Place((key,), lists=[(0, value)])) or names.sides(names.plain_names(rows[0])):
+                return
+            yield f"{path_text((key,))}[*]", value
+
+
+def _propose(rows: list[Any]) -> Proposal:
     places, columns = find_places(rows), columns_of(rows)
     found = find_conversations(places)
     if found:
         return _of_conversation(found, places, columns)
-    if one_document and as_conversation(Place((), lists=[(0, rows)])):
-        whole: list[Any] = [rows]
-        proposal = _of_conversation(find_conversations(find_places(whole)), {}, columns_of(whole))
-        proposal.rows = "$"
-        return proposal
-    for attempt in (_of_pairs, _of_columns, _of_prompts, _of_chats):
-        schema = attempt(places, columns)
-        if schema is not None:
-            return Proposal({**schema, **_id(columns)})
-    return Proposal()
+    schema = without_conversation(places, columns)
+    return Proposal({**schema, **_id(columns)}) if schema else Proposal()
 
 
 def _id(columns: Columns) -> Block:
@@ -94,11 +113,7 @@ def _block(alternatives: list[Conversation], notes: list[str]) -> Block:
     first = alternatives[0]
     each = [path_text(it.place.keys) for it in alternatives]
     block: Block = {"each": each[0] if len(each) == 1 else each}
-    if first.role != "role":
-        block["role"] = path_text(first.role.split("."))
-    texts = list(dict.fromkeys(path_text(key.split(".")) for it in alternatives for key in it.texts))
-    if texts != ["content"]:
-        block["text"] = texts[0] if len(texts) == 1 else texts
+    block |= _keys(first.role, [text for it in alternatives for text in it.texts])
     return block | _parts(first, notes) | _foreign_keys(first)
 
 
@@ -123,6 +138,8 @@ def _parts(conversation: Conversation, notes: list[str]) -> Block:
                 "name": "name",
                 "arguments": "input",
             }
+        elif kind == "tool_result":
+            block |= _tool_results(conversation)
         else:
             other.append(f"{kind} {kinds[kind]}")
     if other:
@@ -130,10 +147,20 @@ def _parts(conversation: Conversation, notes: list[str]) -> Block:
     return block
 
 
+def _tool_results(conversation: Conversation) -> Block:
+    """Results that came in turns of the user: such a turn is the tool's."""
+    content, role = conversation.texts[0], conversation.role
+    labels = {f"@.{role} == '{label}'": meant for label in conversation.labels if (meant := role_meant(label))}
+    return {
+        "role": {f"@.{content}[?@.type == 'tool_result']": "tool", **labels},
+        "text": [f"{content}[type=tool_result].content", *conversation.texts],
+    }
+
+
 def _part(conversation: Conversation, kind: str) -> Mapping[str, Any]:
     contents = (turn.get(conversation.texts[0]) for turn in conversation.turns)
     parts = (part for content in contents if isinstance(content, list) for part in content)
-    return next(part for part in parts if isinstance(part, dict) and str(part.get("type")) == kind)
+    return next(part for part in parts if isinstance(part, dict) and (part.get("type") == kind or kind in part))
 
 
 def _foreign_keys(conversation: Conversation) -> Block:
@@ -157,41 +184,44 @@ def _repeats(conversation: Conversation, key: str) -> bool:
 
 def _answer_beside(conversation: Conversation, columns: Columns) -> Block | None:
     """The block of an answer that stands in a column of its own, where the turns never end with one."""
-    if conversation.last_roles()["assistant"] > 0:
+    if conversation.last_roles()["assistant"] > 0 or len(conversation.place.keys) != 1:
         return None
     known = cols.text_columns(columns)
     text = next((path_text((known[name],)) for name in names.ASSISTANT if name in known), None)
     if text:
         return {"role": {"as": "assistant"}, "text": text}
-    for name in names.ASSISTANT:  # the answer may be a turn: {from: gpt, value: …}
-        turns = [value for value in columns.values.get((name,), ()) if isinstance(value, dict)]
-        if turns and all(role_meant(turn.get(conversation.role)) == "assistant" for turn in turns):
-            block = {"each": name, "role": conversation.role, "text": list(conversation.texts)}
-            return {
-                key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in block.items()
-            }
+    for name in names.ASSISTANT:  # the answer may be a turn, or a list of them: {from: gpt, value: …}
+        values = columns.values.get((name,), ())
+        turns = [turn for value in values for turn in (value if isinstance(value, list) else [value])]
+        labels = {role_meant(turn.get(conversation.role)) if isinstance(turn, dict) else None for turn in turns}
+        if labels == {"assistant"}:
+            return {"each": name, **_keys(conversation.role, list(conversation.texts))}
     return None
+
+
+def _keys(role: str, texts: list[str]) -> Block:
+    """`role` and `text`, where they are not the usual keys."""
+    block = {} if role == "role" else {"role": path_text(role.split("."))}
+    paths = [path_text(text.split(".")) for text in dict.fromkeys(texts)]
+    return block | ({} if paths == ["content"] else {"text": paths[0] if len(paths) == 1 else paths})
 
 
 def _tools(conversation: Conversation, places: Mapping[Keys, Place]) -> Block:
     system_turns = (turn for turn in conversation.turns if role_meant(turn.get(conversation.role)) == "system")
     systems = ["".join(texts_of(turn.get(conversation.texts[0]))) for turn in system_turns]
-    inside = bool(systems) and cols.has_tools_inside(systems)
-    keys = cols.find_tools(places, conversation.place.keys)
-    if keys:
-        path = path_text(keys)
-        return {"tools": {"path": path, "twice": "strip"} if inside else path}
-    return {"tools": {"from": "system", "between": ["<tools>", "</tools>"], "twice": "strip"}} if inside else {}
+    return tools_beside(cols.find_tools(places, conversation.place.keys), systems)
 
 
 def _roles(conversation: Conversation, notes: list[str]) -> Block:
-    from draftmill.extract.schema import ROLES
-
-    unknown = [label for label in conversation.labels if role_meant(label) is None]
+    """Labels in another case; an unknown one, if it can only be the assistant. Others are for a person to say."""
+    meant = {label: role_meant(label) for label in conversation.labels}
+    unknown = [label for label, role in meant.items() if role is None]
+    if len(unknown) == 1 and "assistant" not in meant.values():
+        return {"roles": {unknown[0]: "assistant"}}
     if unknown:
         counts = ", ".join(f"{label} {conversation.labels[label]}" for label in unknown)
         notes.append(f"roles nobody knows ({counts}): add  roles: {{{unknown[0]}: user}}  (or assistant, tool, drop)")
-    cased = {label: role_meant(label) for label in conversation.labels if label not in ROLES and role_meant(label)}
+    cased = {label: role for label, role in meant.items() if role and label not in ROLES}
     return {"roles": cased} if cased else {}
 
 
@@ -212,78 +242,3 @@ def _note_flags(conversation: Conversation, notes: list[str]) -> None:
             notes.append(
                 f"turns carry `{key}` ({', '.join(map(str, sorted(values)[:4]))}): perhaps  mask: {{flag: {key}}}"
             )
-
-
-# -- no conversation ------------------------------------------------------------------------------
-
-
-def _system_column(columns: Columns) -> Block:
-    known = cols.text_columns(columns)
-    key = next((known[name.lower()] for name in names.SYSTEM if name.lower() in known), None)
-    return {"system": path_text((key,))} if key else {}
-
-
-def _of_pairs(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
-    """Elements that hold both sides: {human, assistant}."""
-    for keys, place in sorted(places.items(), key=lambda item: (-len(item[1].rows), len(item[0]))):
-        elements = list(place.elements())
-        if not elements or not all(isinstance(element, dict) for element in elements):
-            continue
-        known = names.plain_names(
-            dict.fromkeys(key for element in elements for key, v in element.items() if isinstance(v, str))
-        )
-        found = names.sides(known)
-        if found and found[1] and len(place.rows) > cols.TOOLS_SHARE * columns.rows:
-            system = {"system": path_text((known["system"],))} if "system" in known else {}
-            pairs = {**system, "user": path_text((known[found[0]],)), "assistant": path_text((known[found[1]],))}
-            return {"turns": {"each": path_text(keys), "pairs": pairs}, **_system_column(columns)}
-    return None
-
-
-def _of_columns(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
-    """Known columns: instruction and output, question and answer, … with earlier exchanges in `history`."""
-    known = cols.text_columns(columns)
-    found = names.sides(known)
-    if found is None:
-        return None
-    asked, answered = path_text((known[found[0]],)), found[1] and path_text((known[found[1]],))
-    specs = cols.find_tools(places, ())
-    beside = _system_column(columns) | ({"tools": path_text(specs)} if specs else {})
-    joined = [path_text((known[name],)) for name in names.BESIDE if name in known] if found[0] == "instruction" else []
-    if not answered and not joined:
-        return {"prompt": asked, **beside}
-    text: Any = {"join": [asked, *joined], "by": "\n\n"} if joined else asked
-    blocks: list[Block] = [{"role": {"as": "user"}, "text": text}]
-    if answered:
-        blocks.append({"role": {"as": "assistant"}, "text": answered})
-    history = places.get(("history",))
-    if history and all(isinstance(it, list) and len(it) == 2 for it in history.elements()) and history.rows:
-        blocks.insert(0, {"each": "history", "pairs": {"user": "[0]", "assistant": "[1]"}})
-    return {"turns": blocks, **beside}
-
-
-def _of_prompts(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
-    """A list of texts: the user turns of a benchmark question."""
-    keys = cols.prompt_lists(places)
-    if keys is None:
-        return None
-    several = any(len(found) > 1 for _, found in places[keys].lists)
-    return {"prompt": f"{path_text(keys)}[*]", **({"keep": "each_user"} if several else {}), **_system_column(columns)}
-
-
-def _of_chats(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
-    """Whole chats in one text."""
-    for keys in columns.values:
-        if not columns.is_text(keys) or not (speakers := find_speakers(columns.texts(keys))):
-            continue
-        block: Block = {"text": path_text(keys), "split": speakers.declaration()}
-        words = [word for word in EMPTY_WORDS if any(text.count(f": {word}\n") for text in columns.texts(keys))]
-        empty: Block = {"empty": words} if words else {}
-        system = cols.find_system(columns, keys)
-        if system and system != keys:
-            mark = starts_with_mark(columns.texts(system))
-            if mark:
-                return {"turns": [{"text": path_text(system), "split": {"system": mark, "at": "line"}}, block], **empty}
-            return {"turns": block, "system": path_text(system), **empty}
-        return {"turns": block, **empty}
-    return None
