@@ -32,6 +32,7 @@ from draftmill.paths.syntax import (
     Segment,
     Test,
 )
+from draftmill.paths.whole import finder
 
 __all__ = ["Condition", "Path", "PathError", "PatternTimeout", "Step", "compile", "compile_filter"]
 
@@ -70,13 +71,13 @@ class Path:
         self.text, self.query = text, Parser(text).path()
         self.canonical = str(self.query)
         self.steps = tuple(map(Step, self.query.segments))
-        self._run = closures.walk(tuple(map(closures.segment_step, self.query.segments)))
+        self._run = finder(self.query)
         self.name = self.steps[0].name if len(self.steps) == 1 else None
         self.columns = _columns(_queries_of_path(self.query))
 
     def __call__(self, value: Any, root: Any = None) -> list[Any]:
         """The matched values in RFC order; `root` is what `$` means in its filters, by default `value`."""
-        return self._run([value], value if root is None else root)
+        return self._run(value, value if root is None else root)
 
     def replace(self, document: Any, function: Callable[[Any], Any]) -> int:
         """Put `function(value)` in the place of every match, in place; the number of matches.

@@ -33,6 +33,7 @@ from draftmill.paths.syntax import (
 )
 
 Step = Callable[[list[Any], Any], list[Any]]
+Finder = Callable[[Any, Any], list[Any]]
 Predicate = Callable[[Any, Any], bool]
 Getter = Callable[[Any, Any], Any]
 

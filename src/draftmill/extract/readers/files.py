@@ -77,7 +77,7 @@ def inner_suffix(path: Path) -> str:
 
 
 def blocks(path: str, shown: str, compression: Compression) -> Iterator[bytes]:
-    """The bytes of a file, unpacked, in blocks of about a MiB. Raises DataError where it is damaged."""
+    """The bytes of a file, unpacked, in blocks. Raises DataError where it is damaged."""
     try:
         with open(path, "rb") as file:
             if compression == "zst":

@@ -1,0 +1,295 @@
+"""How fast paths and the extract stage are, and whether memory stays flat.
+
+    python benchmarks/extract.py [--quick] [--json]
+
+Every figure is a ratio taken side by side on this machine: the path engine against orjson's decoding of
+the same rows, the stage against merely reading and decoding the same file, two workers against one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from extract_rows import SHAPES, Shape
+
+from draftmill import paths
+
+PATHS_LIMIT, STAGE_LIMIT, WORKERS_LIMIT, MEMORY_LIMIT = 0.4, 0.4, 1.6, 1.25
+
+# In a process of its own: its memory is then the stage's.
+STAGE = """
+import json, resource, sys, time
+from draftmill.extract.run import run
+if __name__ == "__main__":
+    started = time.perf_counter()
+    run("rows")
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(json.dumps({"seconds": time.perf_counter() - started, "peak_kib": peak}))
+"""
+
+
+def best(run: Callable[[], object], repeats: int) -> float:
+    """The shortest of some runs, in seconds of the processor."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.process_time()
+        run()
+        seconds.append(time.process_time() - started)
+    return min(seconds)
+
+
+# -- paths -----------------------------------------------------------------------------------------
+
+
+def compare_paths(shape: Shape, rows: int, repeats: int) -> dict[str, float]:
+    """Seconds of decoding and of every engine on the same rows; a hand-written loop among them."""
+    lines = [orjson.dumps(row) for row in islice(shape.rows(), rows)]
+    documents = [orjson.loads(line) for line in lines]
+    seconds = {"decode": best(lambda: [orjson.loads(line) for line in lines], repeats)}
+    for name, functions in engines(shape).items():
+        expected = [found for path in map(paths.compile, shape.paths) for found in path(documents[0])]
+        assert [found for function in functions for found in function(documents[0])] == expected, (name, shape.name)
+        few = documents if name in ("draftmill", "by hand") else documents[: max(rows // 20, 1)]
+        spent = best(lambda few=few, functions=functions: apply(functions, few), 1 if few is not documents else repeats)
+        seconds[name] = spent * len(documents) / len(few)
+    return seconds
+
+
+def apply(functions: Iterable[Callable[[Any], Any]], documents: list[Any]) -> None:
+    """Every function on every document."""
+    for function in functions:
+        for document in documents:
+            function(document)
+
+
+def engines(shape: Shape) -> dict[str, list[Callable[[Any], Any]]]:
+    """The engines that are installed, each as one function per path of the shape."""
+    found: dict[str, list[Callable[[Any], Any]]] = {
+        "draftmill": [paths.compile(path) for path in shape.paths],
+        "by hand": BY_HAND[shape.name],
+    }
+    try:
+        import jsonpath
+
+        compiled = [jsonpath.compile(paths.compile(path).canonical) for path in shape.paths]
+        found["python-jsonpath"] = [path.findall for path in compiled]
+    except ImportError:
+        pass
+    try:
+        import jmespath
+
+        searches = [jmespath.compile(text) for text in IN_JMESPATH[shape.name]]
+        found["jmespath"] = [search.search for search in searches]
+    except ImportError:
+        pass
+    return found
+
+
+BY_HAND: dict[str, list[Callable[[Any], Any]]] = {
+    "traces": [
+        lambda row: [turn["text"] for turn in row["trajectory"] if turn["role"] == "user"],
+        lambda row: [row["trajectory"][0]["system_prompt"]],
+        lambda row: [row["instance_id"]],
+    ],
+    "sharegpt": [lambda row: [turn["value"] for turn in row["conversations"] if turn["from"] == "human"]],
+    "openai": [
+        lambda row: [turn["content"] for turn in row["messages"] if turn["role"] == "user"],
+        lambda row: [turn["content"] for turn in row["messages"] if turn["role"] == "system"],
+    ],
+    "tools": [
+        lambda row: [turn["value"] for turn in row["conversations"] if turn["from"] in ("human", "tool")],
+        lambda row: [row["tools"]],
+    ],
+    "http": [
+        lambda row: [
+            part["text"] for turn in row["body"]["messages"] if turn["role"] == "user" for part in turn["content"]
+        ],
+        lambda row: [tool["function"]["name"] for tool in row["body"]["tools"]],
+    ],
+}
+IN_JMESPATH = {
+    "traces": ["trajectory[?role=='user'].text", "[trajectory[0].system_prompt]", "[instance_id]"],
+    "sharegpt": ["conversations[?from=='human'].value"],
+    "openai": ["messages[?role=='user'].content", "messages[?role=='system'].content"],
+    "tools": ["conversations[?from=='human' || from=='tool'].value", "[tools]"],
+    "http": ["body.messages[?role=='user'].content[].text", "body.tools[*].function.name"],
+}
+
+
+# -- the stage -------------------------------------------------------------------------------------
+
+
+def write_rows(shape: Shape, file: Path, megabytes: float) -> int:
+    """Write rows of a shape until the file is so large; how many. The suffix says in which form."""
+    size = rows = 0
+    kept = []
+    with open(file, "wb") as lines:
+        for row in shape.rows():
+            if size >= megabytes * 1e6:
+                break
+            line = orjson.dumps(row) + b"\n"
+            size, rows = size + len(line), rows + 1
+            if file.suffix == ".parquet":
+                kept.append(row)
+            else:
+                lines.write(line)
+    if file.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(kept), file, compression="zstd", row_group_size=500)
+    return rows
+
+
+def read_only(file: Path, shape: Shape) -> None:
+    """Read and decode a file, as simply as can be: what the stage is measured against."""
+    if file.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        from draftmill.extract.coverage import columns
+        from draftmill.extract.declaration import from_map
+
+        needed = columns(from_map("rows", declaration(shape, file), "rows.yaml", "real").schema)
+        with pq.ParquetFile(file) as table:
+            for batch in table.iter_batches(columns=sorted(needed or ()), use_threads=False):
+                batch.to_pylist()
+        return
+    with open(file, "rb") as lines:
+        for line in lines:
+            orjson.loads(line)
+
+
+def declaration(shape: Shape, file: Path) -> dict[str, Any]:
+    """The dataset as params.yaml has it."""
+    schema = {**shape.schema, "expect": {"max_same": 1.0}}
+    return {"source": {"files": str(file)}, "schema": schema, "quota": "all", "answer": "regenerate"}
+
+
+def stage(shape: Shape, file: Path, workers: int = 1) -> dict[str, float]:
+    """Seconds and peak memory (KiB) of the extract stage over a file."""
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        params = {"datasets": {"rows": declaration(shape, file)}, "source_mode": "real", "run": {"workers": workers}}
+        Path(folder, "params.yaml").write_text(yaml.safe_dump(params))
+        Path(folder, "stage.py").write_text(STAGE)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "stage.py"]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return measured
+
+
+def wall(run: Callable[[], object], repeats: int) -> float:
+    """The shortest of some runs, in seconds of the clock."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def compare_stage(shape: Shape, suffix: str, folder: Path, megabytes: float, repeats: int) -> float:
+    """The stage's rate as a share of the rate of merely reading and decoding."""
+    file = folder / f"{shape.name}{suffix}"
+    write_rows(shape, file, megabytes)
+    reading = wall(lambda: read_only(file, shape), repeats)
+    staging = min(stage(shape, file)["seconds"] for _ in range(repeats))
+    file.unlink()
+    return reading / staging
+
+
+def compare_workers(folder: Path, megabytes: float, repeats: int) -> float:
+    """How many times faster two workers are than one, on a large file of ShareGPT rows."""
+    file = folder / "large.jsonl"
+    write_rows(SHAPES[1], file, megabytes)
+    one, two = (min(stage(SHAPES[1], file, n)["seconds"] for _ in range(repeats)) for n in (1, 2))
+    file.unlink()
+    return one / two
+
+
+def compare_memory(folder: Path, few: int, many: int) -> float:
+    """Peak memory with many rows as a multiple of that with few."""
+    peaks = []
+    for rows in (few, many):
+        file = folder / "rows.jsonl"
+        with open(file, "wb") as lines:
+            for row in islice(SHAPES[3].rows(), rows):
+                lines.write(
+                    orjson.dumps({**row, "conversations": row["conversations"][:1] + row["conversations"][3:]}) + b"\n"
+                )
+        peaks.append(stage(SHAPES[3], file)["peak_kib"])
+        file.unlink()
+    return peaks[1] / peaks[0]
+
+
+# -- report ----------------------------------------------------------------------------------------
+
+
+def figure(name: str, value: float, limit: float, better: str) -> dict[str, Any]:
+    """One measured figure beside what it must be; `better`: 'lower' or 'higher'."""
+    ok = value <= limit if better == "lower" else value >= limit
+    return {"name": name, "value": round(value, 3), "limit": limit, "better": better, "ok": ok}
+
+
+def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """All figures."""
+    figures, repeats = [], 3 if quick else 5
+    say(
+        f"{'path engines: seconds / decoding':34}"
+        + "".join(f"{name:>17}" for name in ("draftmill", "by hand", "python-jsonpath", "jmespath"))
+    )
+    for shape in SHAPES:
+        seconds = compare_paths(shape, 60 if shape.name == "traces" else 1500, repeats)
+        decode = seconds.pop("decode")
+        say(f"  {shape.name:32}" + "".join(f"{spent / decode:17.3f}" for spent in seconds.values()))
+        figures.append(figure(f"paths_{shape.name}", seconds["draftmill"] / decode, PATHS_LIMIT, "lower"))
+    with tempfile.TemporaryDirectory(prefix="draftmill-bench-") as name:
+        folder, size = Path(name), 30 if quick else 150
+        for shape in SHAPES:
+            for suffix in (".jsonl", ".parquet") if shape.name in ("traces", "sharegpt") else (".jsonl",):
+                share = compare_stage(shape, suffix, folder, size, 2 if quick else 3)
+                figures.append(figure(f"stage_{shape.name}{suffix}", share, STAGE_LIMIT, "higher"))
+        figures.append(
+            figure(
+                "two_workers",
+                compare_workers(folder, 210 if quick else 400, 1 if quick else 2),
+                WORKERS_LIMIT,
+                "higher",
+            )
+        )
+        few, many = (10_000, 100_000) if quick else (10_000, 1_000_000)
+        figures.append(figure("memory_growth", compare_memory(folder, few, many), MEMORY_LIMIT, "lower"))
+    return figures
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--quick", action="store_true", help="smaller files; under a minute")
+    arguments.add_argument("--json", action="store_true", help="only the figures, as one JSON object")
+    given = arguments.parse_args()
+    figures = measure(given.quick, (lambda line: print(line, file=sys.stderr)) if given.json else print)
+    if given.json:
+        print(json.dumps({"figures": figures}))
+        return
+    for item in figures:
+        sign = "at most" if item["better"] == "lower" else "at least"
+        print(f"{item['name']:24} {item['value']:8.3f}   {sign} {item['limit']:<6} {'ok' if item['ok'] else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()
