@@ -22,9 +22,11 @@ from typing import Any
 
 import orjson
 import yaml
-from extract_rows import SHAPES, Shape
 
 from draftmill import paths
+
+sys.path.insert(0, str(Path(__file__).parent / "synthetic"))
+from extract_rows import SHAPES, Shape
 
 PATHS_LIMIT, STAGE_LIMIT, WORKERS_LIMIT, MEMORY_LIMIT = 0.4, 0.4, 1.6, 1.25
 
