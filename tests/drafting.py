@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import torch
 
 from draftmill.hidden_states import States, StatesRun
-from draftmill.hidden_states.stage import build, job
+from draftmill.hidden_states.stage import build, engine, job
 from draftmill.target import Target, load_model, shape
 
 RUNS = pa.list_(pa.struct([("start", pa.int32()), ("length", pa.int32())]))
@@ -66,7 +67,8 @@ def make_project(rows: Sequence[Talk], target: Target, states: States | None = N
         folder.mkdir(parents=True, exist_ok=True)
         ids = pa.array([row.ids for row in own], pa.list_(pa.int32()))
         pq.write_table(pa.table({"id": [row.id for row in own], "input_ids": ids}), folder / "tokens.parquet")
-        build(job(dataset, wanted, StatesRun(), target), lambda: load_model(target, "cpu"))
+        work = job(dataset, wanted, StatesRun(), target)
+        build(work, partial(engine, work, target, "cpu"))
     write_blend(rows)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from draftmill.errors import BuildError, DataError
 
 Ints = npt.NDArray[np.int64]
-Read = Callable[["Rows", int], tuple[Tensor, Tensor]]
+Read = Callable[["Rows", Sequence[int]], list[tuple[Tensor, Tensor]]]
 AHEAD = 2  # packs read before they are needed
 
 
@@ -131,7 +131,7 @@ def load_pack(rows: Rows, members: Sequence[int], read: Read) -> Pack:
     """Read the states of `members` and lay the rows out."""
     lengths = [int(rows.starts[row + 1] - rows.starts[row]) for row in members]
     ends = np.cumsum(lengths).tolist()
-    states = [read(rows, row) for row in members]
+    states = read(rows, members)
     positions = torch.cat([torch.arange(length) for length in lengths])
     mask = np.concatenate([rows.supervised[rows.starts[row] : rows.starts[row + 1]] for row in members])
     return Pack(
@@ -146,25 +146,32 @@ def load_pack(rows: Rows, members: Sequence[int], read: Read) -> Pack:
 
 
 class Stored:
-    """Reads the kept states of a row at the drafter's layers, over all datasets' folders."""
+    """Reads the kept states of rows, at the drafter's layers, from all datasets' folders.
 
-    def __init__(self, folder: Path, layers: Sequence[int]) -> None:
-        self.folder, self.layers = folder, tuple(layers)
+    `weights` names the target that they must be of (target.weights_digest).
+    """
+
+    def __init__(self, folder: Path, layers: Sequence[int], weights: str) -> None:
+        self.folder, self.layers, self.weights = folder, tuple(layers), weights
         self._readers: dict[str, Any] = {}
 
-    def __call__(self, rows: Rows, row: int) -> tuple[Tensor, Tensor]:
-        """aux [T, L·H] and last [T, H] of a row. Raises DataError for states that are not of these tokens."""
-        from draftmill.hidden_states.store import Reader
+    def __call__(self, rows: Rows, members: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """aux [T, L·H] and last [T, H] of each row. Raises DataError for states that are not of these tokens."""
+        return [self._one(rows, row) for row in members]
 
+    def _one(self, rows: Rows, row: int) -> tuple[Tensor, Tensor]:
         dataset, shard, offset = rows.dataset[row], rows.shard[row], rows.offset[row]
-        if dataset not in self._readers:
-            self._readers[dataset] = Reader(self.folder / dataset, layers=self.layers)
+        folder, tokens = self.folder / dataset, rows.tokens(row)
         if shard is None or offset is None:
-            raise DataError(f"row {row} has no stored states", file=self.folder / dataset, fix="dvc repro blend")
-        reader, tokens = self._readers[dataset], rows.tokens(row)
+            raise DataError(f"row {row} of the blend has no stored states", file=folder, fix="dvc repro blend")
+        if dataset not in self._readers:
+            from draftmill.hidden_states.store import Reader
+
+            self._readers[dataset] = Reader(folder, layers=self.layers, weights=self.weights)
+        reader = self._readers[dataset]
         if not torch.equal(reader.ids(shard, offset, len(tokens)).long(), tokens):
             message = f"shard '{shard}' at token {offset} holds the states of other tokens"
-            raise DataError(message, file=self.folder / dataset, fix="dvc repro blend")
+            raise DataError(message, file=folder, fix="dvc repro blend")
         aux, last = reader.read(shard, offset, len(tokens))
         return aux, last
 

@@ -38,7 +38,7 @@ class Metrics:
     def record(self, line: dict[str, Any]) -> None:
         """One line: `step`, and figures by name."""
         self._live.step = line["step"]
-        for name, value in line.items():
+        for name, value in sorted(line.items()):  # as it comes back from a checkpoint
             if name != "step":
                 self._live.log_metric(name, value)
                 if self._board is not None:

@@ -19,7 +19,8 @@ from draftmill.drafters.initialize import new_eagle3
 from draftmill.drafters.vocabulary import choose, ids_of, map_digest
 from draftmill.errors import DataError
 from draftmill.files import digest, record_run
-from draftmill.target import Target, prepare, shape, weights_digest
+from draftmill.hidden_states.online import Online
+from draftmill.target import Target, load_model, prepare, shape, weights_digest
 from draftmill.train import TrainRun
 from draftmill.train.checkpoint import Progress, save_tensors
 from draftmill.train.data import Pack, Read, Rows, Stored, loaded, plan_packs, read_rows, shuffled
@@ -55,7 +56,7 @@ def train(drafter: Drafter, target: Target, seed: int, run: TrainRun, device_nam
     with group(device) as processes:
         folder, out = output("train"), keep("train", digest(marks, 8))
         metrics = Metrics(folder / "metrics", run.tensorboard) if processes.rank == 0 else None
-        read = Stored(BUILD / "hidden_states", arch.layers)
+        read = _reader(rows, arch, target, device)
         trainer = _trainer(drafter, run, processes, device, out, objective, (rows, heldout), read, seed, metrics)
         progress = trainer.fit()
         if metrics is not None:
@@ -79,6 +80,14 @@ def make_objective(
     ids = choose(*rows.counts(arch.vocab_size), arch.draft_vocab_size)
     model = new_eagle3(settings, arch, ends, ids, seed).to(device)
     return Eagle3Objective(model, ends.to(device), settings.ttt_steps, settings.step_decay)
+
+
+def _reader(rows: Rows, arch: Architecture, target: Target, device: torch.device) -> Read:
+    """Where states come from: the shards, or the target itself where the blend names none (states.mode: online)."""
+    if any(shard is not None for shard in rows.shard):
+        return Stored(BUILD / "hidden_states", arch.layers, weights_digest(target))
+    online = Online(load_model(target, str(device)), arch.layers)
+    return lambda source, members: online.read_batch([source.tokens(row) for row in members])
 
 
 def _trainer(
