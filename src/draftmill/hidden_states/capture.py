@@ -47,7 +47,7 @@ class Capture:
     def __init__(self, model: nn.Module, layers: Sequence[int]) -> None:
         self.layers = tuple(layers)
         self.device = next(model.parameters()).device
-        self._seen: dict[int, Tensor] = {}
+        self._seen: dict[int, Tensor] | None = None  # only while a call of ours runs: the model may have other users
         self._handles: list[Any] = []
         self._decoder = decoder(model)
         found = blocks(model)
@@ -67,6 +67,8 @@ class Capture:
         return hook
 
     def _keep(self, layer: int, states: Tensor) -> None:
+        if self._seen is None:
+            return
         self._seen[layer] = states
         if layer == max(self.layers):
             raise _Stop
@@ -78,11 +80,14 @@ class Capture:
         Rows are padded on the right; what stands at padded positions means nothing.
         """
         ids = nn.utils.rnn.pad_sequence(list(rows), batch_first=True).to(self.device)
-        self._seen = {}
+        seen: dict[int, Tensor] = {}
+        self._seen = seen
         try:
             self._decoder(input_ids=ids, use_cache=False)
         except _Stop:
-            return self._seen
+            return seen
+        finally:
+            self._seen = None
         raise BuildError(f"the forward pass ended without layer {max(self.layers)}")
 
     def close(self) -> None:

@@ -144,7 +144,7 @@ def ask(url: str, body: dict[str, Any] | None, timeout_s: float) -> dict[str, An
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     said = ""
     for attempt in range(ATTEMPTS):
-        time.sleep(0.2 * 4**attempt if attempt else 0)
+        time.sleep(0.1 * 3**attempt if attempt else 0)
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
                 return dict(json.load(answer))

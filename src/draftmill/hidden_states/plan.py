@@ -26,18 +26,24 @@ class Plan:
 def make(wanted: Mapping[str, int], store: Store, max_tokens: int) -> Plan:
     """The kept plan for these rows (fingerprint -> length) if it can still be followed, else a new one, kept."""
     path = store.folder / "plans" / f"{digest([sorted(wanted), max_tokens])}.json"
-    if path.exists():
-        plan = Plan(shards=json.loads(path.read_bytes()))
-        if all(shard in store.parts or wanted.keys() >= set(rows) for shard, rows in plan.shards.items()):
-            return plan
-    plan = _new(wanted, store, max_tokens)
-    _keep(path, plan)
+    plan = _kept(path)
+    if plan is None or not all(_followable(shard, rows, wanted, store) for shard, rows in plan.shards.items()):
+        plan = _new(wanted, store, max_tokens)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, plan.shards)
     return plan
 
 
-def _keep(path: Path, plan: Plan) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, plan.shards)
+def _kept(path: Path) -> Plan | None:
+    try:
+        return Plan(shards=json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
+def _followable(shard: str, rows: list[str], wanted: Mapping[str, int], store: Store) -> bool:
+    there = shard in store.parts or wanted.keys() >= set(rows)
+    return there and shard == shard_name(store.key, rows)
 
 
 def _new(wanted: Mapping[str, int], store: Store, max_tokens: int) -> Plan:

@@ -104,7 +104,7 @@ def _build(work: Job, rows: Rows, folder: Path, load: Callable[[], Engine]) -> N
         engine = load()
         _capture(work, rows, store, chosen, gaps, engine)
     _finish(work, rows, folder, store, chosen)
-    if gaps:
+    if gaps and work.run.recheck_rows:
         _recheck(work, rows, folder, engine)
     captured = sum(name in rows.lengths for gap in gaps for name in chosen.shards[gap.shard])
     reused = len(rows.lengths) - captured
