@@ -18,13 +18,14 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 class Repository:
     """Files of one revision.
 
-    `gate`: 401 or 403 for who has not this `token`; `cuts`: connections to cut in the middle of a file,
-    `refusals`: requests for a file to answer with 503.
+    `gate`: 401 or 403 for who has not this `token`, with the Hub's `code` or without; `cuts`: connections
+    to cut in the middle of a file; `refusals`: requests for a file to answer with 503.
     """
 
     files: dict[str, bytes]
     gate: int = 0
     token: str = ""
+    code: str = "GatedRepo"
     cuts: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
 
@@ -77,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self.server_hub.repositories[name]
         barred = repository.gate and self.headers.get("Authorization") != f"Bearer {repository.token}"
         if barred and not path.startswith("/api/"):
-            return self.refuse(repository.gate, "GatedRepo")
+            return self.refuse(repository.gate, repository.code)
         rest = path.split(f"/datasets/{name}", 1)[1]
         if path.startswith("/api/"):
             return self.api(name, repository, rest, sent)
@@ -167,7 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def refuse(self, code: int, reason: str) -> None:
         self.send_response(code)
-        self.send_header("X-Error-Code", reason)
-        self.send_header("X-Error-Message", reason)
+        if reason:
+            self.send_header("X-Error-Code", reason)
+            self.send_header("X-Error-Message", reason)
         self.send_header("Content-Length", "0")
         self.end_headers()

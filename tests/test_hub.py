@@ -45,6 +45,8 @@ REPOSITORIES = {
     ),
     "o/gated": Repository({"a.jsonl": FEW}, gate=403, token="good"),
     "o/closed": Repository({"a.jsonl": FEW}, gate=401, token="good"),
+    "o/barred": Repository({"a.jsonl": FEW}, gate=403, code=""),
+    "o/locked": Repository({"a.jsonl": FEW}, gate=401, code=""),
     "o/script": Repository({"script.py": b"print()"}),
     "o/cut": Repository({"a.jsonl": ROWS}, cuts={"a.jsonl": 2}),
     "o/busy": Repository({"a.jsonl": FEW}, refusals={"a.jsonl": 2}),
@@ -108,6 +110,9 @@ CASES: dict[str, tuple[dict[str, Any], str, Any]] = {
     "gated, by glob": ({"hub": "o/gated", "data_files": "*.jsonl"}, "", ["gated", "accept its conditions on"]),
     "gated, a wrong token": ({"hub": "o/gated"}, "bad", ["gated"]),
     "gated, with the token": ({"hub": "o/gated"}, "good", [1, 2]),
+    "403 and no more": ({"hub": "o/barred"}, "", ["/datasets/o/barred", "HF_TOKEN"]),
+    "401 and no more": ({"hub": "o/locked"}, "", ["/datasets/o/locked", "HF_TOKEN"]),
+    "403 at the file": ({"hub": "o/barred", "data_files": "*"}, "", ["/datasets/o/barred", "HF_TOKEN"]),
     "no such dataset": ({"hub": "o/none"}, "", ["does not exist on the Hub", "check the id"]),
     "a script": ({"hub": "o/script"}, "", ["Python script, which is not run", "data_files"]),
     "connections cut in mid-file": ({"hub": "o/cut"}, "", list(range(2000))),
@@ -139,8 +144,11 @@ def answers(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     home = tmp_path_factory.mktemp("hub_home")
     (home / "token").write_text("good")  # a token in a file must not be used
     given = json.dumps([[source, token] for source, token, _ in CASES.values()])
+    (home / "o" / "one").mkdir(parents=True)  # a folder with the name of a dataset must not stand for it
     command = [sys.executable, "-c", CLIENT]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, env=environment(hub, home), timeout=300)
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, env=environment(hub, home), cwd=home, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return dict(zip(CASES, json.loads(done.stdout), strict=True))
 

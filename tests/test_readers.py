@@ -236,6 +236,8 @@ def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("a.json", b"\n<!DOCTYPE html>\n<html></html>", "HTML page"),
         ("a.csv", b"<html>", "HTML page"),
         ("a.jsonl", "{}".encode("utf-16"), "UTF-16"),
+        ("a.jsonl", b'[\n  {"a": 1}\n]\n', "name it .json"),
+        ("a.jsonl", b'\n{\r\n  "a": 1}\n', "name it .json"),
         ("a.json", b"hello there", "is not JSON"),
         ("a.json", b'{"a": 1}}', "is not JSON"),
         ("a.json", b'[{"a": 1}, {"a": ', "element 2"),

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from draftmill.errors import DataError, did_you_mean
@@ -64,7 +65,9 @@ def _files(source: Source, hub: str) -> tuple[str, list[str]]:
         return _by_glob(source, hub)
     import datasets
 
-    builder = datasets.load_dataset_builder(hub, name=source.config, revision=source.revision, token=_token())
+    # An id that is also a folder here must not mean the folder.
+    name = f"hf://datasets/{hub}" if Path(hub).exists() else hub
+    builder = datasets.load_dataset_builder(name, name=source.config, revision=source.revision, token=_token())
     splits = {str(split): list(files) for split, files in (builder.config.data_files or {}).items()}
     wanted = listed(source.split) or list(splits)
     if not source.split and len(splits) > 1:
@@ -113,11 +116,19 @@ def _kinds(error: Exception) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 
+def _status(error: BaseException | None) -> int | None:
+    """The HTTP status that an error came of, also where it was wrapped."""
+    while error is not None:
+        if (response := getattr(error, "response", None)) is not None:
+            return int(response.status_code)
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _transient(error: Exception) -> bool:
     """Whether asking again may help: the connection failed, or the server has too much to do."""
-    response = getattr(error, "response", None)
-    if response is not None:
-        return response.status_code in (408, 429) or response.status_code >= 500
+    if status := _status(error):
+        return status in (408, 429) or status >= 500
     kinds = _kinds(error)
     return bool(kinds & {"TransportError", "RequestException", "ConnectionError", "LocalEntryNotFoundError"})
 
@@ -151,6 +162,9 @@ def _explained(error: Exception, hub: str) -> DataError | None:
     if kinds & {"RepositoryNotFoundError", "DatasetNotFoundError"}:
         fix = f"check the id on {_page(hub)}; a private one needs HF_TOKEN"
         return DataError(f"{hub} does not exist on the Hub, or is private", key="source.hub", fix=fix)
+    if (status := _status(error)) in (401, 403):
+        fix = f"accept its conditions on {_page(hub)} if there are any, then set HF_TOKEN"
+        return DataError(f"{hub} may not be read without leave ({status})", key="source.hub", fix=fix)
     if kinds & {"EmptyDatasetError", "DataFilesNotFoundError"}:
         fix = "name its files:  data_files: <glob>  instead of config and split"
         return DataError(f"no data files are known in {hub}", key="source.hub", found=first[:200], fix=fix)

@@ -23,6 +23,8 @@ def examine(path: str, shown: str) -> tuple[Kind, Compression]:
     kind = files.KINDS.get(files.inner_suffix(Path(path)), "json")
     if kind == "parquet":
         raise DataError("is named like Parquet but does not begin with PAR1", file=shown, found=repr(head[:8]))
+    if kind == "lines" and head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0].strip() in (b"[", b"{"):
+        raise DataError("is named like JSON Lines but is one JSON document", file=shown, fix="name it .json")
     if kind == "json" and lines.holds_lines(path, shown, compression):
         kind = "lines"
     return kind, compression
