@@ -30,10 +30,10 @@ def prompt_digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def answer_ids(digest: str, limit: int, longest: int = 40) -> tuple[list[int], str]:
+def answer_ids(digest: str, limit: int, longest: int = 40, eos: int = EOS) -> tuple[list[int], str]:
     """(ids, finish reason) that the server gives to a prompt."""
     draw = random.Random(digest)
-    ids = [draw.randrange(97, 123) for _ in range(draw.randrange(1, longest))] + [EOS]
+    ids = [draw.randrange(97, 123) for _ in range(draw.randrange(1, longest))] + [eos]
     return (ids, "stop") if len(ids) <= limit else (ids[:limit], "length")
 
 
@@ -61,10 +61,12 @@ class Loopback:
         chat: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         provider: str | None = None,
         longest: int = 40,
+        eos: int = EOS,
     ) -> None:
         self._faults, self._port, self._delay_s, self._key = faults, port, delay_s, key
         self._models, self._context, self._speaks = models, context, speaks
         self._chat, self._provider, self._longest = chat, provider, longest
+        self._eos = eos
         self.requests = self.in_flight = self.most_in_flight = self._count = 0
         self.asked: Counter[str] = Counter()
         self.served: Counter[str] = Counter()
@@ -96,6 +98,7 @@ class Loopback:
             "vllm": [("GET", "/v1/models", self._list), ("POST", "/v1/completions", self._question("vllm"))],
             "openai": [("GET", "/models", self._list), ("POST", "/chat/completions", self._question("openai"))],
         }
+        app.router.add_get("/health", self._info)
         for name in self._speaks:
             for method, path, handler in routes[name]:
                 app.router.add_route(method, path, handler)
@@ -160,10 +163,10 @@ class Loopback:
         return await _FAULTS[fault](request, json.dumps(good).encode())
 
     def _sglang(self, body: dict[str, Any], digest: str, number: str) -> dict[str, Any]:
-        ids, reason = answer_ids(digest, body["sampling_params"]["max_new_tokens"], self._longest)
+        ids, reason = answer_ids(digest, body["sampling_params"]["max_new_tokens"], self._longest, self._eos)
         meta = {
             "id": body.get("rid", number),
-            "finish_reason": {"type": reason, "matched": EOS}
+            "finish_reason": {"type": reason, "matched": self._eos}
             if reason == "stop"
             else {"type": reason, "length": len(ids)},
             "prompt_tokens": len(body["input_ids"]),
@@ -172,14 +175,14 @@ class Loopback:
         return {"text": _text(ids), "output_ids": ids, "meta_info": meta}
 
     def _vllm(self, body: dict[str, Any], digest: str, number: str) -> dict[str, Any]:
-        ids, reason = answer_ids(digest, body["max_tokens"], self._longest)
+        ids, reason = answer_ids(digest, body["max_tokens"], self._longest, self._eos)
         choice = {"index": 0, "text": _text(ids), "finish_reason": reason}
         choice |= {"token_ids": ids, "prompt_token_ids": body["prompt"]}
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return {"id": f"cmpl-{number}", "object": "text_completion", "choices": [choice], "usage": usage}
 
     def _openai(self, body: dict[str, Any], digest: str, number: str) -> dict[str, Any]:
-        ids, reason = answer_ids(digest, body["max_tokens"], self._longest)
+        ids, reason = answer_ids(digest, body["max_tokens"], self._longest, self._eos)
         message = self._chat(body) if self._chat else {"role": "assistant", "content": _text(ids)}
         usage = {"prompt_tokens": 7, "completion_tokens": len(ids), "cost": 0.001}
         answer = {"id": f"gen-{number}", "choices": [{"index": 0, "message": message, "finish_reason": reason}]}
@@ -187,7 +190,7 @@ class Loopback:
 
 
 def _text(ids: list[int]) -> str:
-    return "".join(chr(i) for i in ids if i != EOS)
+    return "".join(chr(i) for i in ids if 32 <= i < 127)
 
 
 def _other(body: dict[str, Any]) -> dict[str, Any]:

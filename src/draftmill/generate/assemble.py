@@ -51,7 +51,7 @@ class Assembly:
         self,
         rows: Iterable[tuple[ExtractedRow, Told | RowError]],
         *,
-        requested: int | str,
+        requested: Mapping[str, int | None],
         available: int,
         unasked: int,
     ) -> None:
@@ -59,7 +59,7 @@ class Assembly:
 
         Args:
             rows: the rows that the quota takes, each with what was told or why nothing was.
-            requested: what the quota asks for: rows, or a text that says how many tokens.
+            requested: what the quota asks for, as it stands in metrics.json.
             available: rows there are, of which the quota leaves out `unasked`.
         """
         with _writer(self._folder / "answers.parquet") as add:
@@ -71,7 +71,7 @@ class Assembly:
         write_jsonl(self._folder / "rejects.jsonl", self._rejects)
         dropped = {"quota": unasked, **self._dropped}
         figures = {
-            "requested": requested,
+            **requested,
             "available": available,
             "taken": self.taken,
             "flags": dict(sorted(self._flags.items())),

@@ -104,12 +104,12 @@ class Job:
         # Answer tokens of each row; -1: not asked.
         self._told = array("i", [-1]) * self.available
 
-    def _requested(self, strata: int, cap: int | None) -> int | str:
-        """What the quota asks for, whether or not it is there: rows, or tokens in words."""
+    def _requested(self, strata: int, cap: int | None) -> dict[str, int | None]:
+        """What the quota asks for, whether or not it is there: rows, or tokens."""
         if self.quota.tokens is not None:
-            return f"{self.quota.tokens * strata} tokens"
+            return {"requested": None, "requested_tokens": self.quota.tokens * strata}
         rows = self.quota.rows * strata if self.quota.rows is not None else len(self.candidates)
-        return rows if cap is None else min(rows, cap)
+        return {"requested": rows if cap is None else min(rows, cap)}
 
     def next_block(self) -> list[int]:
         """Rows to ask next; [] when the quota is filled or the rows are used up."""

@@ -34,6 +34,7 @@ class Session:
     Attributes:
         counts: `asked`, `reused`, and `failed:<reason>` for questions without an answer.
         failures: key of each question that got no answer, with its RowError; never stored, asked again next time.
+        rows: how many rows were led to their end.
         stopped: why asking ended early (`interrupted`, or a budget), else None.
     """
 
@@ -41,6 +42,7 @@ class Session:
         self.counts: Counter[str] = Counter()
         self.failures: dict[str, RowError] = {}
         self.stopped: str | None = None
+        self.rows = 0
         self._asker, self._store, self._meter = asker, store, meter
         self._asking: dict[str, asyncio.Future[None]] = {}
 
@@ -67,6 +69,7 @@ class Session:
                 pass  # counted where it arose; the assembly gives the row its reason
             except Stopped:
                 return
+            self.rows += 1
             self._meter.row_done()
             if self.stopped:
                 return

@@ -21,7 +21,7 @@ def build(dataset: str) -> None:
         _keep_recorded(job, assembly)
     else:
         _answer(job, chosen, assembly)
-    say(f"generate {dataset}: {job.requested} requested, {job.available} available, {assembly.taken} taken")
+    say(f"generate {dataset}: {job.available} available, {assembly.taken} taken")
 
 
 def _keep_recorded(job: Job, assembly: Assembly) -> None:

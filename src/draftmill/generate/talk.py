@@ -72,7 +72,8 @@ class Talk:
     def _require_complete(self, session: Session, total: int) -> None:
         """Stop the build rather than drop what only needs asking again."""
         if session.stopped:
-            raise BuildError(f"{session.stopped}: stopped asking", fix="run again: what was answered is kept")
+            missing = f"{total - session.rows} of {total} rows are still to be asked"
+            raise BuildError(f"{session.stopped}; {missing}", fix="run again: what was answered is kept")
         failed = session.counts["failed:failed"]
         if failed > self._settings.sampling.policy.max_failed * total:
             errors = {str(error) for error in session.failures.values() if error.reason == "failed"}
