@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from draftmill.drafters import Drafter
 from draftmill.drafters.architecture import Architecture
+from draftmill.drafters.dflash import DFlash
 from draftmill.drafters.eagle3 import Eagle3
 from draftmill.drafters.ends import Ends
 from draftmill.drafters.vocabulary import membership, offsets
@@ -35,4 +36,11 @@ def new_eagle3(settings: Drafter, arch: Architecture, ends: Ends, ids: Tensor, s
         model.t2d.copy_(membership(ids, arch.vocab_size))
         model.lm_head.weight.copy_(ends.head[ids])
     model.lm_head.weight.requires_grad_(settings.train_head)
+    return model
+
+
+def new_dflash(arch: Architecture, seed: int) -> DFlash:
+    """A DFlash drafter."""
+    model = DFlash(arch)
+    random_weights(model, seed)
     return model

@@ -13,7 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from draftmill.drafters.dflash import DFlash
 from draftmill.drafters.eagle3 import Eagle3
+from draftmill.drafters.ends import Ends
 from draftmill.drafters.parts import KeysValues, attend
 from draftmill.drafters.vocabulary import ids_of
 
@@ -140,3 +142,54 @@ class Eagle3Proposer:
         whole = distribution.new_zeros(self.model.arch.vocab_size)
         whole[self.ids] = distribution
         return whole
+
+
+class DFlashProposer:
+    """A block of a DFlash drafter; all its places are filled at once, each for itself."""
+
+    def __init__(self, model: DFlash, ends: Ends) -> None:
+        self.model, self.ends = model.eval(), ends
+        self._context: list[KeysValues | None] = []
+        self._count, self._anchor = 0, 0
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._context, self._count = [None] * self.model.arch.num_layers, 0
+
+    @torch.inference_mode()
+    def feed(self, aux: Tensor, following: Sequence[int]) -> None:
+        positions = torch.arange(self._count, self._count + len(aux), device=aux.device)
+        new = self.model.context(aux, positions)
+        self._context = [_grown(kept, one) for kept, one in zip(self._context, new, strict=True)]
+        self._count, self._anchor = self._count + len(aux), following[-1]
+
+    @torch.inference_mode()
+    def propose(self, count: int, pick: Pick) -> Proposal:
+        tokens, distributions = [], []
+        for logits in self.logits()[:count]:
+            token, drawn = pick(logits)
+            tokens.append(token)
+            distributions.append(drawn)
+        return Proposal(tokens, distributions)
+
+    def logits(self) -> Tensor:
+        """Logits [B - 1, V] of the places after the anchor."""
+        device = self.ends.embedding.device
+        ids = self.model.block(torch.tensor([self._anchor], device=device))
+        visible = torch.tensor([self._count], device=device)
+        positions = visible[:, None] + torch.arange(ids.shape[1], device=device)
+
+        def see(layer: int, query: Tensor, own: KeysValues) -> Tensor:
+            context = self._context[layer]
+            assert context is not None, "feed comes first"
+            return attend(query, context, own, visible)
+
+        outputs = self.model(self.ends.embedding[ids], positions, see)[0, 1:]
+        return (outputs @ self.ends.head.T).float()
+
+
+def proposer_of(model: Eagle3 | DFlash, ends: Ends) -> Eagle3Proposer | DFlashProposer:
+    """The proposer for a drafter, on the device of the ends."""
+    placed = model.to(ends.embedding.device)
+    if isinstance(placed, Eagle3):
+        return Eagle3Proposer(placed, ends.embedding)
+    return DFlashProposer(placed, ends)

@@ -9,15 +9,17 @@ from typing import Any
 
 from draftmill.console import progress, say
 from draftmill.drafters import Drafter
+from draftmill.drafters.dflash import DFlash
+from draftmill.drafters.eagle3 import Eagle3
 from draftmill.drafters.ends import Ends, read_ends
-from draftmill.drafters.initialize import new_eagle3
+from draftmill.drafters.initialize import new_dflash, new_eagle3
 from draftmill.drafters.vocabulary import ids_of
 from draftmill.errors import BuildError
 from draftmill.evaluate import Evaluate, EvaluateRun
 from draftmill.evaluate.bench import Bench, Outcome, faults, spread
 from draftmill.evaluate.figures import accept_length, acceptance, interval, rounded, seconds_per_token
 from draftmill.evaluate.prompts import read_prompts
-from draftmill.evaluate.proposers import Eagle3Proposer, PromptLookup, Proposer
+from draftmill.evaluate.proposers import PromptLookup, Proposer, proposer_of
 from draftmill.evaluate.session import Live
 from draftmill.export.load import load_export
 from draftmill.files import replacing, write_json, write_jsonl
@@ -38,8 +40,8 @@ def evaluate(
         settings=settings,
         live=Live(model, trained.arch.layers),
         eos=tuple(shown.eos_ids),
-        drafts=settings.draft_tokens,
-        drafter=Eagle3Proposer(trained.to(model.device), ends.embedding),
+        drafts=trained.arch.block_size - 1 if trained.arch.kind == "dflash" else settings.draft_tokens,
+        drafter=proposer_of(trained, ends),
         untrained=_untrained(drafter, trained, ends, seed),
         lookup=PromptLookup(settings.lookup_ngram),
         seed=seed,
@@ -56,10 +58,11 @@ def evaluate(
     return metrics
 
 
-def _untrained(drafter: Drafter, trained: Any, ends: Ends, seed: int) -> Proposer:
+def _untrained(drafter: Drafter, trained: Eagle3 | DFlash, ends: Ends, seed: int) -> Proposer:
     """The same drafter as it was before its first step."""
-    model = new_eagle3(drafter, trained.arch, ends, ids_of(trained.d2t), seed)
-    return Eagle3Proposer(model.to(ends.embedding.device), ends.embedding)
+    if isinstance(trained, DFlash):
+        return proposer_of(new_dflash(trained.arch, seed), ends)
+    return proposer_of(new_eagle3(drafter, trained.arch, ends, ids_of(trained.d2t), seed), ends)
 
 
 def figures(outcomes: Sequence[Outcome], settings: Evaluate, drafts: int, seed: int) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from torch import Tensor
 
 from draftmill.drafters.architecture import Architecture
+from draftmill.drafters.dflash import DFlash
 from draftmill.drafters.eagle3 import Eagle3
 from draftmill.drafters.layers import from_block_outputs
 from draftmill.errors import BuildError
@@ -45,12 +45,12 @@ def architecture_of(config: dict[str, Any]) -> Architecture:
     )
 
 
-def load_export(folder: Path) -> Eagle3:
+def load_export(folder: Path) -> Eagle3 | DFlash:
     """The drafter in `folder`, in fp32 and evaluation mode. Raises BuildError if there is none."""
     path = folder / "config.json"
     if not path.exists():
         raise BuildError("no exported drafter here", file=folder, fix="dvc repro export")
-    model = Eagle3(architecture_of(json.loads(path.read_text(encoding="utf-8"))))
-    tensors: dict[str, Tensor] = load_file(folder / "model.safetensors")
-    model.load_state_dict(tensors)
+    arch = architecture_of(json.loads(path.read_text(encoding="utf-8")))
+    model = Eagle3(arch) if arch.kind == "eagle3" else DFlash(arch)
+    model.load_state_dict(load_file(folder / "model.safetensors"))
     return model.eval().requires_grad_(False)

@@ -97,9 +97,9 @@ class Eagle3Objective(nn.Module):
                 self._best[row] = found.int().cpu()
         return torch.cat([self._best[row] for row in pack.rows]).long().to(pack.ids.device)
 
-    def count(self, pack: Pack) -> int:
+    def count(self, pack: Pack, draw: int = 0) -> float:
         """Supervised positions that carry loss: those whose best token is in the draft vocabulary."""
-        return int(self.drafter.t2d[self.best(pack)].sum())
+        return float(self.drafter.t2d[self.best(pack)].sum())
 
     def forward(self, pack: Pack, draw: int = 0) -> tuple[Tensor, Stats]:
         """The summed loss of a pack (divide by `count` over the whole step) and its figures."""
@@ -107,7 +107,7 @@ class Eagle3Objective(nn.Module):
         inside = self.drafter.t2d[best]
         at = places(pack, self.steps)
         if not len(at.queries):
-            return sum(p.sum() * 0 for p in self.drafter.parameters()), Stats.empty(self.steps)  # type: ignore[return-value]
+            return torch.stack([p.sum() * 0 for p in self.drafter.parameters()]).sum(), Stats.empty(self.steps)
         outputs = unroll(self.drafter, self.ends.embedding, pack, at, self.steps)
         students = torch.stack([self.drafter.norm(out)[at.index[i]] for i, out in enumerate(outputs)])
         decay = self.decay ** torch.arange(self.steps, device=students.device)

@@ -61,6 +61,37 @@ def _slope_in_place(scores: Tensor, wanted: Tensor, weights: Tensor, total: Tens
     return logs.exp_().sub_(wanted).mul_(weights[..., None]).view(steps * count, -1)
 
 
+class HardCrossEntropy(torch.autograd.Function):
+    """Σ weight · CE(label, softmax(states · headᵀ)) with the gradient of the states; the head is frozen.
+
+    states [N, H], head [V, H], labels [N], weights [N]. Returns the sum, and the best token [N].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum (fp32 scalar) and the best tokens (int64)."""
+        best, by_state = torch.empty_like(labels), torch.empty_like(states)
+        total = torch.zeros((), device=states.device)
+        size = max(CHUNK_VALUES // len(head), 1)
+        for start in range(0, len(states), size):
+            part = slice(start, start + size)
+            logs = torch.log_softmax((states[part] @ head.T).float(), -1)
+            best[part] = logs.argmax(-1)
+            here = labels[part, None]
+            total -= (weights[part] * logs.gather(-1, here).squeeze(-1)).sum()
+            slope = logs.exp_().scatter_add_(-1, here, -torch.ones_like(here, dtype=logs.dtype))
+            by_state[part] = slope.mul_(weights[part, None]).to(head.dtype) @ head
+        ctx.save_for_backward(by_state)
+        ctx.mark_non_differentiable(best)
+        return total, best
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        """The gradient of the states, scaled."""
+        (by_state,) = ctx.saved_tensors
+        return by_state * grads[0], None, None, None
+
+
 def best_tokens(states: Tensor, head: Tensor) -> Tensor:
     """argmax over the whole vocabulary: ids [N] int64 from normed states [N, H] and head [V, H]."""
     size = max(CHUNK_VALUES // len(head), 1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from draftmill.drafters import Drafter
 from draftmill.drafters.architecture import Architecture, resolve, write_architecture
 from draftmill.drafters.ends import read_ends
-from draftmill.drafters.initialize import new_eagle3
+from draftmill.drafters.initialize import new_dflash, new_eagle3
 from draftmill.drafters.vocabulary import choose, ids_of, map_digest
 from draftmill.errors import DataError
 from draftmill.files import digest, record_run
@@ -24,6 +24,7 @@ from draftmill.target import Target, load_model, prepare, shape, weights_digest
 from draftmill.train import TrainRun
 from draftmill.train.checkpoint import Progress, save_tensors
 from draftmill.train.data import Pack, Read, Rows, Stored, loaded, plan_packs, read_rows, shuffled
+from draftmill.train.dflash import DFlashObjective
 from draftmill.train.eagle3 import Eagle3Objective
 from draftmill.train.metrics import Metrics
 from draftmill.train.processes import Group, group, pick_device
@@ -66,17 +67,19 @@ def train(drafter: Drafter, target: Target, seed: int, run: TrainRun, device_nam
             for file in out.iterdir():
                 file.unlink()
             out.rmdir()
-            seconds = time.monotonic() - began
-            record_run("train", None, seconds=seconds, waited=trainer.waited_s, tokens=progress.tokens)
+            run_facts = {"seconds": time.monotonic() - began, "waited": trainer.waited_s, "tokens": progress.tokens}
+            record_run("train", None, resumed_at=trainer.resumed_at, **run_facts)
     return progress
 
 
 def make_objective(
     settings: Drafter, arch: Architecture, target: Target, rows: Rows, seed: int, device: torch.device
-) -> Eagle3Objective:
+) -> Eagle3Objective | DFlashObjective:
     """A new drafter with its loss, on a device."""
-    folder = prepare(target)
-    ends = read_ends(folder, shape(target))
+    ends = read_ends(prepare(target), shape(target))
+    if arch.kind == "dflash":
+        block = new_dflash(arch, seed).to(device)
+        return DFlashObjective(block, ends.to(device), settings.anchors, settings.gamma, seed)
     ids = choose(*rows.counts(arch.vocab_size), arch.draft_vocab_size)
     model = new_eagle3(settings, arch, ends, ids, seed).to(device)
     return Eagle3Objective(model, ends.to(device), settings.ttt_steps, settings.step_decay)

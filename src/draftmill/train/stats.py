@@ -63,7 +63,7 @@ class Stats:
             f"acceptance_{i}": a / max(b, 1.0) for i, (a, b) in enumerate(zip(self.agreed, before, strict=True))
         }
         return {
-            "loss": self.loss / max(self.count, 1.0),
+            "loss": self.loss / (self.count or 1.0),
             "accept_length": 1 + sum(self.agreed) / reached,
             "outside_vocabulary": self.outside / max(self.supervised, 1.0),
             **by_place,

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from draftmill.console import progress as shown
+from draftmill.console import say
 from draftmill.drafters import Recipe
 from draftmill.errors import ConfigError
 from draftmill.train import TrainRun, checkpoint
@@ -38,7 +39,7 @@ class Objective(Protocol):
     drafter: nn.Module
     steps: int
 
-    def count(self, pack: Pack) -> int: ...
+    def count(self, pack: Pack, draw: int) -> float: ...
     def __call__(self, pack: Pack, draw: int) -> tuple[Tensor, Stats]: ...
 
 
@@ -78,6 +79,7 @@ class Trainer:
     record: Record
     progress: Progress = field(default_factory=Progress)
     waited_s: float = 0.0
+    resumed_at: int = 0
 
     def __post_init__(self) -> None:
         if self.recipe.packs_per_step % self.group.world:
@@ -95,6 +97,9 @@ class Trainer:
     def fit(self) -> Progress:
         """Train from the last checkpoint to the end. The trained weights are the objective's drafter's."""
         self.progress = checkpoint.load(self.folder, self.objective.drafter, self.optimizer)
+        self.resumed_at = self.progress.step
+        if self.resumed_at and self.group.rank == 0:
+            say(f"train: goes on from step {self.resumed_at} of {self.total}")
         if self.progress.window:
             self.stats.load(self.progress.window)
         for line in self.progress.history:
@@ -126,10 +131,10 @@ class Trainer:
         step = self.progress.step
         for options in self.optimizer.param_groups:
             options["lr"] = learning_rate(self.recipe, step, self.total)
-        counted = sum(self.objective.count(pack) for pack in batch)
+        counted = sum(self.objective.count(pack, self._draw(number)) for number, pack in enumerate(batch))
         tokens = sum(len(pack.ids) for pack in batch)
-        count, tokens_all = self.group.sum([float(counted), float(tokens)], self.device)
-        stats = self._backward(batch, max(count, 1.0))
+        count, tokens_all = self.group.sum([counted, float(tokens)], self.device)
+        stats = self._backward(batch, count or 1.0)
         nn.utils.clip_grad_norm_(self.objective.drafter.parameters(), self.recipe.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -145,15 +150,18 @@ class Trainer:
         """Gradients of the batch's summed loss over `count`; its figures."""
         stats = Stats.empty(self.objective.steps)
         for number, pack in enumerate(batch):
-            draw = (self.progress.step * self.share + number) * self.group.world + self.group.rank
             last = number + 1 == len(batch)
             quiet: Any = nullcontext() if last or self.group.world == 1 else self.wrapped.no_sync()  # type: ignore[operator]
             with quiet, self._autocast():
-                loss, figures = self.wrapped(pack, draw)
+                loss, figures = self.wrapped(pack, self._draw(number))
                 (loss * (self.group.world / count)).backward()
             figures.loss = float(loss.detach())
             stats.add(figures)
         return stats
+
+    def _draw(self, number: int) -> int:
+        """The number of this process's pack among all packs of the training: seeds what is drawn for it."""
+        return (self.progress.step * self.share + number) * self.group.world + self.group.rank
 
     def _autocast(self) -> torch.autocast:
         wanted = self.recipe.precision
@@ -180,11 +188,13 @@ class Trainer:
     def look(self) -> dict[str, float]:
         """Figures on the held-out rows, without a gradient."""
         stats = Stats.empty(self.objective.steps)
-        for number, pack in enumerate(self.heldout(self.heldout_plan[self.group.rank :: self.group.world])):
+        mine = range(self.group.rank, len(self.heldout_plan), self.group.world)
+        packs = self.heldout([self.heldout_plan[number] for number in mine])
+        for number, pack in zip(mine, packs, strict=True):
             placed = pack.to(self.device)
             with self._autocast():
                 loss, figures = self.objective(placed, number)
-            figures.loss, figures.count = float(loss), float(self.objective.count(placed))
+            figures.loss, figures.count = float(loss), self.objective.count(placed, number)
             stats.add(figures)
         stats.load(self.group.sum(stats.values(), self.device))
         return stats.figures()
