@@ -73,11 +73,11 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 @contextmanager
-def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """A pyarrow ParquetWriter (zstd) whose file appears at `path` on success."""
+def parquet_writer(path: Path, schema: pa.Schema, **options: Any) -> Iterator[Any]:
+    """A pyarrow ParquetWriter (zstd, and its other `options`) whose file appears at `path` on success."""
     import pyarrow.parquet as pq
 
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd", **options) as writer:
         yield writer
 
 

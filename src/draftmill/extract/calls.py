@@ -62,6 +62,7 @@ def _foreign(item: Any, fields: Mapping[str, Paths], work: Work) -> Message:
 
 def make(name: Any, arguments: Any, call_id: Any, work: Work) -> Message:
     """A call in the common form."""
+    work.calls = True
     if type(name) is not str or not name:
         raise Rejected("bad_tool_call", "a call without a name")
     if type(arguments) is str:

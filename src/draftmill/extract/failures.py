@@ -225,7 +225,8 @@ def _check_same(outcome: Outcome, declaration: Declaration) -> None:
     fit = outcome.kept + outcome.duplicates
     if schema.dedup is not None or fit < MIN_ROWS_FOR_SAME or outcome.max_same <= schema.expect.max_same:
         return
-    conversation = loads((outcome.payloads[outcome.reduced.example][0] or b"").decode())
+    run, row = outcome.reduced.example
+    conversation = loads(outcome.reduced.runs[run].row(row)["conversation"])
     text = next((excerpt(turn["content"], 100) for turn in conversation if turn["role"] == "user"), "")
     key = "prompt" if schema.is_prompt else "turns"
     message = (

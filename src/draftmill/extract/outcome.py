@@ -1,10 +1,12 @@
-"""What can become of a row, and what is counted on the way."""
+"""What can become of a row, what is counted on the way, and the columns that rows which fit are collected in."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+
+Message = dict[str, Any]
 
 
 class Rejected(Exception):
@@ -26,26 +28,30 @@ class UnknownRole(Rejected):
 class Work:
     """What the parts of the engine share while they read one chunk.
 
-    `arrow`: rows come from Arrow, whose filler nulls are pruned. `notes`: counters that drop no row.
+    `arrow`: rows come from Arrow, whose filler nulls are pruned. `calls`: a tool call or result has been
+    seen, so calls and results are paired from now on. `notes`: counters that drop no row.
     """
 
     arrow: bool = False
+    calls: bool = False
     notes: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A row that fits: kept, unless it turns out to be a duplicate."""
+@dataclass(slots=True)
+class Candidates:
+    """Rows that fit, column by column: kept, unless one turns out to be a duplicate.
 
-    id: str | None
-    content: bytes
-    """16 bytes: the hash of the conversation before `keep`, and the tools (and the cut, for `steps`)."""
-    dedup: bytes | None
-    group: bytes
-    conversation: bytes
-    tools: bytes | None
-    meta: bytes | None
-    user_text: str
+    `contents`: 16 bytes, the hash of the conversation before `keep`, and the tools; `dedups`: 16 bytes or
+    None; `users`: the JSON of the user turns that are kept, for the signature. The rest is as written.
+    """
 
-
-Message = dict[str, Any]
+    ids: list[str] = field(default_factory=list)
+    contents: list[bytes] = field(default_factory=list)
+    dedups: list[bytes | None] = field(default_factory=list)
+    groups: list[bytes] = field(default_factory=list)
+    conversations: list[bytes] = field(default_factory=list)
+    tools: list[bytes | None] = field(default_factory=list)
+    metas: list[bytes | None] = field(default_factory=list)
+    users: list[bytes] = field(default_factory=list)
+    size: int = 0
+    """Bytes of the conversations and tools."""

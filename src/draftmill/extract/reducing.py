@@ -1,107 +1,94 @@
-"""All parts of a dataset to its rows: which of equal rows stays, ids, and the order of the output.
+"""Which of equal rows stays: the one with the lowest content hash.
 
-The index of all candidates is in memory, in columns of fixed size (about 100 bytes a row and its id).
+Keys are looked at in buckets by duplicate key, so that memory does not grow with the number of rows.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from draftmill.errors import DataError
-from draftmill.extract.mapping import Part
+from draftmill.extract.runs import KEYS, Run
 
-Integers = npt.NDArray[np.int64]
+BUCKET_ROWS = 400_000
+Words = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reduced:
-    """The rows that stay, in the order of the output, and what the others were."""
+    """What stays of the runs."""
 
-    ids: pa.Array
-    places: Integers
-    """For each row that stays, its place in the index."""
-    duplicates: list[tuple[str, str]]
-    """(id, id of the row that stays in its place), sorted."""
-    most_frequent: int
+    runs: Sequence[Run]
+    alive: list[npt.NDArray[np.bool_]]
+    """For each run, which of its rows stay."""
+    duplicates: int = 0
+    most_frequent: int = 0
     """Rows with the most frequent duplicate key,"""
-    example: int
-    """and the place of one of them."""
-    repeated_ids: int
+    example: tuple[int, int] = (0, 0)
+    """and one of them: run and row."""
+
+    @property
+    def kept(self) -> int:
+        """Rows that stay."""
+        return sum(int(alive.sum()) for alive in self.alive)
 
 
-class Index:
-    """The candidates of all parts, as columns."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.ids = pa.array([name for part in parts for name in part.ids], pa.large_string())
-        self.contents = _hashes(parts, "contents")
-        self.dedups = _hashes(parts, "dedups")
-        self.groups = _hashes(parts, "groups")
-        counts = [len(part.ids) for part in parts]
-        self.part = np.repeat(np.arange(len(parts)), counts)
-        lengths = [np.array(part.lengths, dtype=np.int64).reshape(-1, 4) for part in parts]
-        self.lengths = np.concatenate(lengths) if lengths else np.zeros((0, 4), np.int64)
-        sizes = [np.maximum(each, 0).sum(axis=1) for each in lengths]
-        starts = [np.concatenate(([0], np.cumsum(each)[:-1])) for each in sizes if len(each)]
-        self.offset = np.concatenate(starts).astype(np.int64) if starts else np.zeros(0, np.int64)
-
-    def reduce(self) -> Reduced:
-        """Drop duplicates (the lowest content hash stays), number repeated ids, and sort by id."""
-        rank = _ranks(self.ids)
-        order = np.lexsort((rank, *_words(self.contents), *_words(self.dedups)))
-        dedup = self.dedups[order]
-        has_key = np.any(dedup, axis=1)
-        same = np.zeros(len(order), bool)
-        same[1:] = np.all(dedup[1:] == dedup[:-1], axis=1) & has_key[1:]
-        first = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
-        stays = order[~same]
-        stays = stays[np.lexsort((*_words(self.contents[stays]), rank[stays]))]
-        ids, repeated, stays = _number(self.ids.take(pa.array(stays)), stays)
-        duplicates = zip(self._names(order[same]), self._names(order[first[same]]), strict=True)
-        keyed = first[has_key]
-        counts = np.bincount(keyed) if len(keyed) else np.zeros(1, np.int64)
-        example = int(order[counts.argmax()]) if len(order) else -1
-        return Reduced(ids, stays, sorted(duplicates), int(counts.max()), example, repeated)
-
-    def _names(self, places: Integers) -> list[str]:
-        names: list[str] = self.ids.take(pa.array(places)).to_pylist()
-        return names
+def reduce(runs: Sequence[Run], counts: Sequence[int], duplicates: Path) -> Reduced:
+    """Find duplicates; their lines of rejects.jsonl go to the file `duplicates`. `counts`: rows of each run."""
+    reduced = Reduced(runs, [np.ones(count, bool) for count in counts])
+    buckets = 1 + sum(counts) // BUCKET_ROWS
+    with open(duplicates, "w", encoding="utf-8") as file:
+        for bucket in range(buckets):
+            keys = [_keys(run.select(KEYS), number, bucket, buckets) for number, run in enumerate(runs)]
+            if any(map(len, keys)):
+                _reduce(pa.concat_tables(keys).combine_chunks(), reduced, file)
+    return reduced
 
 
-def _hashes(parts: Sequence[Part], name: str) -> npt.NDArray[np.uint8]:
-    joined = b"".join(getattr(part, name) for part in parts)
-    return np.frombuffer(joined, np.uint8).reshape(-1, 16)
+def _keys(table: pa.Table, run: int, bucket: int, buckets: int) -> pa.Table:
+    """The rows of a run whose duplicate key falls into a bucket, with run and row."""
+    places = pa.array(np.arange(len(table)))
+    table = table.append_column("row", places).append_column("run", pa.array(np.full(len(table), run)))
+    table = table.filter(pc.is_valid(table["dedup"]))
+    if buckets == 1:
+        return table
+    top = _words(table["dedup"])[1] >> np.uint64(48)
+    return table.filter(pa.array(top * np.uint64(buckets) >> np.uint64(16) == bucket))
 
 
-def _words(hashes: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """The two halves, the less significant one first, as lexsort wants its keys."""
-    words = np.ascontiguousarray(hashes).view(">u8").astype(np.uint64).reshape(-1, 2)
+def _words(hashes: Any) -> tuple[Words, Words]:
+    """The halves of 16-byte hashes, the less significant one first, as lexsort wants its keys."""
+    data = b"".join(hashes.to_pylist())
+    words = np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)
     return words[:, 1], words[:, 0]
 
 
-def _ranks(ids: pa.Array) -> Integers:
-    """The rank of each id among the distinct ids, in the order of their UTF-8."""
-    ranks: Integers = pc.rank(ids, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
-    return ranks
-
-
-def _number(ids: pa.Array, places: Integers) -> tuple[pa.Array, int, Integers]:
-    """Sorted ids made unique: the second row with an id gets `~2`, and so on; the number of rows so changed."""
-    if len(ids) < 2 or not pc.any(same := pc.equal(ids[1:], ids[:-1])).as_py():
-        return ids, 0, places
-    names, seen = ids.to_pylist(), 1
-    for i, repeated in enumerate(same.to_pylist(), 1):
-        seen = seen + 1 if repeated else 1
-        if repeated:
-            names[i] = f"{names[i]}~{seen}"
-    ids = pa.array(names, pa.large_string())
-    order = pc.sort_indices(ids)
-    if len(pc.unique(ids)) < len(ids):
-        raise DataError("ids that repeat cannot be told apart by a number: other ids end the same way", key="schema.id")
-    return ids.take(order), pc.sum(same).as_py(), places[order.to_numpy()]
+def _reduce(keys: pa.Table, reduced: Reduced, file: Any) -> None:
+    dedup = _words(keys["dedup"])
+    # Rows of one content and tie that differ in their id are ordered by it.
+    ids = pc.rank(keys["id"].combine_chunks(), tiebreaker="dense").to_numpy(zero_copy_only=False)
+    order = np.lexsort((keys["tie"].to_numpy(), ids, *_words(keys["content"]), *dedup))
+    low, high = (half[order] for half in dedup)
+    same = np.zeros(len(order), bool)
+    same[1:] = (low[1:] == low[:-1]) & (high[1:] == high[:-1])
+    first = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
+    frequency = np.bincount(first)
+    run, row = keys["run"].to_numpy(), keys["row"].to_numpy()
+    if (most := int(frequency.max())) > reduced.most_frequent:
+        example = order[frequency.argmax()]
+        reduced.most_frequent, reduced.example = most, (int(run[example]), int(row[example]))
+    dropped = order[same]
+    reduced.duplicates += len(dropped)
+    for number, alive in enumerate(reduced.alive):
+        alive[row[dropped][run[dropped] == number]] = False
+    names, kept = (keys["id"].take(pa.array(places)).to_pylist() for places in (dropped, order[first[same]]))
+    for name, other in zip(names, kept, strict=True):
+        file.write(json.dumps({"reason": "duplicate", "id": name, "of": other}, ensure_ascii=False) + "\n")

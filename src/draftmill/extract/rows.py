@@ -6,14 +6,13 @@ dropped = engine.prepare(row, work) or engine.convert(row, work)
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 from draftmill.extract import calls
-from draftmill.extract.keep import cutter
+from draftmill.extract.keys import finisher
 from draftmill.extract.literals import dumps
-from draftmill.extract.outcome import Candidate, Message, Rejected, Work
+from draftmill.extract.outcome import Candidates, Message, Rejected, Work
 from draftmill.extract.schema import Join, Paths, Schema, System, Where
 from draftmill.extract.texts import blank, to_text
 from draftmill.extract.tools import tools_of
@@ -38,10 +37,10 @@ class Engine:
         self._decode(row, work)
         return self._select(row)
 
-    def convert(self, row: Any, work: Work) -> list[Candidate]:
-        """The candidates that come out of a prepared row: one, or several by `keep: {steps: n}`. Raises Rejected."""
+    def convert(self, row: Any, work: Work, candidates: Candidates) -> None:
+        """Append what comes out of a prepared row: one candidate, or several by `keep: {steps: n}`. Raises Rejected."""
         messages, tools = self._converse(row, work)
-        return self._finish(row, messages, tools)
+        self._finish(row, messages, tools, candidates)
 
 
 # -- before the turns -----------------------------------------------------------------------------
@@ -131,10 +130,12 @@ def conversation_of(schema: Schema) -> Callable[[Any, Work], tuple[list[Message]
         specs = find_tools(row, messages, work) if find_tools else None
         if drop_system:
             messages = [message for message in messages if message["role"] != "system"]
-        messages = calls.pair(messages, orphan, work)
-        if not any(message["role"] == "user" for message in messages):
-            raise Rejected("no_user_turn")
-        return messages, dumps(specs) if specs else None
+        if work.calls:
+            messages = calls.pair(messages, orphan, work)
+        for message in messages:
+            if message["role"] == "user":
+                return messages, dumps(specs) if specs else None
+        raise Rejected("no_user_turn")
 
     return converse
 
@@ -157,99 +158,3 @@ def _system_text(system: System, row: Any) -> str:
     if system.paths is None:
         return system.text or ""
     return "".join(to_text(match, "reject") for match in system.paths(row))
-
-
-# -- keep and keys --------------------------------------------------------------------------------
-
-
-def finisher(schema: Schema) -> Callable[[Any, list[Message], bytes | None], list[Candidate]]:
-    """A function from a row, its messages and tools to the candidates that come out of it."""
-    cut, key_of, meta_of = cutter(schema.keep), _keys(schema), _meta(schema)
-    explicit_group = _values(schema.group, schema, "group") if schema.group else None
-    find_id = schema.id
-    by_steps = schema.keep[0] == "steps"
-
-    def finish(row: Any, messages: list[Message], tools: bytes | None) -> list[Candidate]:
-        parts = _encoded(messages)
-        content = _digest(b"[", b",".join(parts), b"]", tools or b"")
-        own_group = (explicit_group(row) if explicit_group else None) or (
-            _all_users(messages, tools) if by_steps else None
-        )
-        row_id = None if find_id is None else _id(find_id, row)
-        meta = meta_of(row)
-        candidates = []
-        for suffix, places in cut(messages, content):
-            users = [messages[i]["content"] for i in places if messages[i]["role"] == "user"]
-            dedup = key_of(row, users, tools, suffix)
-            candidates.append(
-                Candidate(
-                    id=None if row_id is None else row_id + suffix,
-                    content=_digest(content, suffix.encode()) if suffix else content,
-                    dedup=dedup,
-                    group=own_group or dedup or content,
-                    conversation=b"[" + b",".join([parts[i] for i in places]) + b"]",
-                    tools=tools,
-                    meta=meta,
-                    user_text="\n".join(users),
-                )
-            )
-        return candidates
-
-    return finish
-
-
-def _all_users(messages: list[Message], tools: bytes | None) -> bytes:
-    """The group of the cuts of one row: they, and those of runs with the same user turns, stay together."""
-    return _digest(dumps([message["content"] for message in messages if message["role"] == "user"]), tools or b"")
-
-
-def _encoded(messages: list[Message]) -> list[bytes]:
-    try:
-        return [dumps(message) for message in messages]
-    except ValueError as error:
-        raise Rejected("not_unicode", str(error)) from None
-
-
-def _digest(*parts: bytes) -> bytes:
-    hasher = hashlib.sha256(usedforsecurity=False)
-    for part in parts:
-        hasher.update(part)
-    return hasher.digest()[:16]
-
-
-def _id(paths: Paths, row: Any) -> str | None:
-    value = paths.one(row)
-    return value if value is None or type(value) is str else dumps(value).decode()
-
-
-def _values(paths: tuple[Paths, ...], schema: Schema, kind: str) -> Callable[[Any], bytes | None]:
-    """The hash of what `paths` match, salted with the dataset (values mean nothing elsewhere); None if nothing."""
-    salt = f"{kind}\0{schema.context.dataset}\0".encode()
-
-    def values(row: Any) -> bytes | None:
-        found = [path(row) for path in paths]
-        return _digest(salt, dumps(found)) if any(found) else None
-
-    return values
-
-
-def _keys(schema: Schema) -> Callable[[Any, list[str], bytes | None, str], bytes | None]:
-    """The duplicate key: of declared paths, or of the user turns that are kept and the tools, never the system text."""
-    if schema.dedup == ():
-        return lambda row, users, tools, suffix: None
-    if schema.dedup is None:
-        return lambda row, users, tools, suffix: _digest(dumps(users), tools or b"", suffix.encode())
-    find = _values(schema.dedup, schema, "dedup")
-
-    def key(row: Any, users: list[str], tools: bytes | None, suffix: str) -> bytes | None:
-        found = find(row)
-        return _digest(found, suffix.encode()) if found and suffix else found
-
-    return key
-
-
-def _meta(schema: Schema) -> Callable[[Any], bytes | None]:
-    if not schema.meta:
-        return lambda row: None
-    paths = dict(schema.meta)
-    return lambda row: dumps({name: path.one(row) for name, path in paths.items()})

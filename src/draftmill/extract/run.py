@@ -8,12 +8,13 @@ The order of files, the size of chunks and the number of workers change no byte 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,8 +33,9 @@ from draftmill.files import record_run, replacing, write_metrics
 from draftmill.workspace import keep, output
 
 if TYPE_CHECKING:
-    from draftmill.extract.reducing import Index, Reduced
-    from draftmill.extract.table import Payloads
+    from draftmill.extract.reducing import Reduced
+
+MEMORY_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,9 @@ class Outcome:
 
     schema: Schema
     parts: Sequence[Part]
-    index: Index
     reduced: Reduced
     folder: Path
-    payloads: Payloads
+    """Where the rejects of the parts are, and duplicates.jsonl."""
 
     @property
     def rows(self) -> int:
@@ -55,7 +56,7 @@ class Outcome:
     @property
     def kept(self) -> int:
         """Rows that stay."""
-        return len(self.reduced.places)
+        return self.reduced.kept
 
     @property
     def filtered(self) -> Counter[str]:
@@ -75,7 +76,7 @@ class Outcome:
     @property
     def duplicates(self) -> int:
         """Rows with the duplicate key of a row that stays."""
-        return len(self.reduced.duplicates)
+        return self.reduced.duplicates
 
     @property
     def yield_(self) -> float:
@@ -104,9 +105,9 @@ def run(dataset: str) -> None:
 
         check(outcome, declaration)
         folder = output("extract", dataset)
-        write(outcome.index, outcome.reduced, outcome.payloads, folder / "rows.parquet")
+        repeated = write(outcome.reduced, folder / "rows.parquet")
         write_rejects(outcome, folder / "rejects.jsonl")
-        _write_metrics(outcome, folder)
+        _write_metrics(outcome, repeated, folder)
     record_run("extract", dataset, seconds=round(time.monotonic() - started, 3), rows=outcome.rows)
     say(f"extract {dataset}: {summary(outcome)}")
 
@@ -118,8 +119,13 @@ def workers() -> int:
 
 
 @contextmanager
-def collected(declaration: Declaration, workers: int = 1, limit: int | None = None) -> Iterator[Outcome]:
-    """The work on a whole source (or its first `limit` rows); scratch files live until the context is left."""
+def collected(
+    declaration: Declaration, workers: int = 1, limit: int | None = None, memory: int = MEMORY_BYTES
+) -> Iterator[Outcome]:
+    """The work on a whole source (or its first `limit` rows); scratch files live until the context is left.
+
+    `memory`: bytes of rows that are kept out of files; only speed depends on it, and on `workers`.
+    """
     schema, source = declaration.schema, declaration.source
     joins = schema.join is not None
     pieces = chunks(source, None if source.rows or joins else columns(schema))
@@ -129,21 +135,22 @@ def collected(declaration: Declaration, workers: int = 1, limit: int | None = No
             relate(schema, pieces, folder / "relations.sqlite")
         with progress(f"extract {declaration.name}") as shown:
             parts = []
-            for part in _parts(schema, folder, pieces, workers, limit):
+            for part in _parts(schema, folder, pieces, workers, limit, memory):
                 parts.append(part)
                 shown.advance(part.rows)
-        from draftmill.extract.reducing import Index
-        from draftmill.extract.table import Payloads
+        from draftmill.extract.reducing import reduce
 
-        index = Index(parts)
-        with closing(Payloads(index, folder)) as payloads:
-            yield Outcome(schema, parts, index, index.reduce(), folder, payloads)
+        found = [run for part in parts for run in part.runs]
+        reduced = reduce([run for run, _ in found], [count for _, count in found], folder / "duplicates.jsonl")
+        yield Outcome(schema, parts, reduced, folder)
 
 
-def _parts(schema: Schema, folder: Path, pieces: Sequence[Chunk], workers: int, limit: int | None) -> Iterator[Part]:
+def _parts(
+    schema: Schema, folder: Path, pieces: Sequence[Chunk], workers: int, limit: int | None, memory: int
+) -> Iterator[Part]:
     """The parts in the order of the chunks."""
     if workers == 1 or len(pieces) == 1 or limit is not None:
-        mapper = _mapper(schema, folder)
+        mapper = _mapper(schema, folder, memory)
         for number, chunk in enumerate(pieces):
             part = mapper(number, chunk, limit)
             yield part
@@ -155,16 +162,16 @@ def _parts(schema: Schema, folder: Path, pieces: Sequence[Chunk], workers: int, 
         yield from pool.map(_work, range(len(pieces)), pieces)
 
 
-def _mapper(schema: Schema, folder: Path) -> Mapper:
+def _mapper(schema: Schema, folder: Path, memory: int) -> Mapper:
     file = folder / "relations.sqlite"
-    return Mapper(schema, folder, Relations(schema, file) if file.exists() else None)
+    return Mapper(schema, folder, memory, Relations(schema, file) if file.exists() else None)
 
 
 _own: dict[str, Mapper] = {}
 
 
 def _begin(schema: Schema, folder: Path) -> None:
-    _own["mapper"] = _mapper(schema, folder)
+    _own["mapper"] = _mapper(schema, folder, memory=0)
 
 
 def _work(number: int, chunk: Chunk) -> Part:
@@ -175,7 +182,7 @@ def _work(number: int, chunk: Chunk) -> Part:
 
 
 def write_rejects(outcome: Outcome, path: Path) -> None:
-    """rejects.jsonl: rejected rows by file and line, then duplicates by id."""
+    """rejects.jsonl: rejected rows by file and line, then duplicates by their key."""
     with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
         name, before = "", 0
         for number, part in enumerate(outcome.parts):
@@ -187,13 +194,13 @@ def write_rejects(outcome: Outcome, path: Path) -> None:
                     placed = {"file": name, part.chunk.unit: before + entry.pop("line"), **entry}
                     file.write(json.dumps(placed, ensure_ascii=False) + "\n")
             before += part.lines
-        for row_id, kept in outcome.reduced.duplicates:
-            file.write(json.dumps({"reason": "duplicate", "id": row_id, "of": kept}, ensure_ascii=False) + "\n")
+        with open(outcome.folder / "duplicates.jsonl", encoding="utf-8") as lines:
+            shutil.copyfileobj(lines, file)
 
 
-def _write_metrics(outcome: Outcome, folder: Path) -> None:
+def _write_metrics(outcome: Outcome, repeated_ids: int, folder: Path) -> None:
     dropped = outcome.filtered + outcome.rejects + Counter(duplicate=outcome.duplicates)
-    notes = outcome.notes + Counter(repeated_ids=outcome.reduced.repeated_ids)
+    notes = outcome.notes + Counter(repeated_ids=repeated_ids)
     write_metrics(
         folder,
         outcome.rows,

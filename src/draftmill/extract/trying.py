@@ -24,6 +24,7 @@ from draftmill.workspace import PARAMS
 
 FOLDER = Path("conf/dataset")
 FIRST_SHOWN, FIRST_IN_JSON, TEXT_CHARS = 3, 20, 400
+MEMORY_BYTES = 1 << 30  # rows in memory stay in the order of the files
 
 
 def attempt(
@@ -31,7 +32,7 @@ def attempt(
 ) -> None:
     """Run the declaration named or at the path `declared` and print what comes of it, then fail where extract would."""
     declaration = read(declared, files)
-    with collected(declaration, limit=rows) as outcome:
+    with collected(declaration, limit=rows, memory=MEMORY_BYTES) as outcome:
         if as_json:
             print(json.dumps(_as_json(outcome, declaration, explained), ensure_ascii=True))
         else:
@@ -79,12 +80,12 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 def first_rows(outcome: Outcome, limit: int) -> list[dict[str, Any]]:
     """{id, messages, tools?} of the first rows kept, in the order of the files."""
-    names = dict(zip(outcome.reduced.places.tolist(), outcome.reduced.ids.to_pylist(), strict=True))
-    shown = []
-    for place in sorted(names)[:limit]:
-        conversation, tools, _, _ = outcome.payloads[place]
-        row = {"id": names[place], "messages": json.loads(conversation or b"[]")}
-        shown.append(row | ({"tools": json.loads(tools)} if tools else {}))
+    shown: list[dict[str, Any]] = []
+    for run, alive in zip(outcome.reduced.runs, outcome.reduced.alive, strict=True):
+        for place in alive.nonzero()[0][: limit - len(shown)].tolist():
+            row = run.row(place)
+            entry = {"id": row["id"], "messages": json.loads(row["conversation"])}
+            shown.append(entry | ({"tools": json.loads(row["tools"])} if row["tools"] else {}))
     return shown
 
 
@@ -107,7 +108,7 @@ def _as_text(outcome: Outcome, declaration: Declaration, explained: bool) -> Ite
     yield f"  rows {outcome.rows}, kept {outcome.kept}, duplicates {outcome.duplicates}"
     for title, counts in (("filtered", outcome.filtered), ("rejected", outcome.rejects), ("noted", outcome.notes)):
         yield f"  {title} {_counted(counts)}"
-    yield f"  yield {outcome.yield_:.3f} ({schema.expect.yield_:g} expected), same user turns {outcome.max_same:.0%} at most"
+    yield f"  yield {outcome.yield_:.3f} ({schema.expect.yield_:g} expected), same user turns {outcome.max_same:.0%}"
     if explained:
         yield from map(_explanation, explanations(declaration))
     for number, row in enumerate(first_rows(outcome, FIRST_SHOWN), 1):

@@ -132,79 +132,97 @@ def _resolve(label: Any, known: Mapping[str, str]) -> str | None:
 
 
 def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
+    one = _turn(block, schema, is_blank)
+    role_key = plain_name(block.role.path) if block.role.path else None
+    text_key = plain_name(block.text.options[0]) if len(block.text.options) == 1 else None
+    plain = schema.flag is None and block.tool_calls is None and block.reasoning is None
+    roles = {label: role for label, role in schema.roles.items() if role in ("user", "assistant", "system")}
+    if not plain or role_key is None or text_key is None:
+
+        def add(items: list[Any], messages: list[Message], work: Work) -> None:
+            for item in items:
+                one(item, messages, work)
+
+        return add
+
+    def add_plain(items: list[Any], messages: list[Message], work: Work) -> None:
+        # The common turn (a known label, a text, nothing else) without the calls that the other turns need.
+        for item in items:
+            if type(item) is dict and type(text := item.get(text_key)) is str and type(item.get(role_key)) is str:
+                role = roles.get(item[role_key])
+                if (role == "user" or role == "system" or (role and len(item) == 2)) and not is_blank(text):
+                    messages.append({"role": role, "content": text})
+                    continue
+            one(item, messages, work)
+
+    return add_plain
+
+
+def _turn(block: Block, schema: Schema, is_blank: Blank) -> Callable[[Any, list[Message], Work], None]:
+    """The closure of one turn."""
     find_role, find_text = role_of(block.role, schema.roles), text_of(block.text, block.parts, is_blank)
     calls, reasoning = calls_of(block.tool_calls), _reasoning(block.reasoning)
     flag, constant = schema.flag, block.role.constant
 
-    def add(items: list[Any], messages: list[Message], work: Work) -> None:
-        dropped = 0
-        for item in items:
-            if type(item) is not dict:
-                dropped += _loose(item, constant, is_blank, messages)
-                continue
-            role = find_role(item)
-            if role == "drop":
-                continue
-            text = find_text(item)
-            if is_blank(text):
-                text = ""
-            if role == "user" or role == "system":
-                if not text:
-                    dropped += 1
-                    continue
-                message: Message = {"role": role, "content": text}
-            else:
-                made = _rich(item, role, text, calls, reasoning, work)
-                if made is None:
-                    dropped += 1
-                    continue
-                message = made
-            if flag is not None and (value := flag.one(item)) is not None:
-                message["flag"] = _flag(value)
-            messages.append(message)
-        if dropped:
-            work.notes["empty_turns"] += dropped
+    def one(item: Any, messages: list[Message], work: Work) -> None:
+        if type(item) is not dict:
+            if constant != "drop":
+                _say(constant or "", _bare(item, constant), messages, work, is_blank)
+            return
+        role = find_role(item)
+        if role == "drop":
+            return
+        text = find_text(item)
+        message = _message(item, role, "" if is_blank(text) else text, calls, reasoning, work)
+        if message is None:
+            work.notes["empty_turns"] += 1
+            return
+        if flag is not None and (value := flag.one(item)) is not None:
+            message["flag"] = _flag(value)
+        messages.append(message)
 
-    return add
+    return one
 
 
-def _loose(item: Any, role: str | None, is_blank: Blank, messages: list[Message]) -> bool:
-    """A turn that is a text and nothing else; whether it was dropped as empty."""
-    if item is None or (type(item) is str and is_blank(item)):
-        return True
-    if type(item) is not str:
-        raise Rejected("turn_is_a_list" if type(item) is list else "turn_is_no_object")
-    if role is None:
-        raise Rejected("turn_is_a_string")
-    if role != "drop":
-        messages.append({"role": role, "content": item})
-    return False
+def _bare(item: Any, role: str | None) -> str:
+    """The text of a turn that is no object: it is one, or null."""
+    if item is None or (type(item) is str and (role is not None or not item.strip())):
+        return item or ""
+    kind = "a_string" if type(item) is str else "a_list" if type(item) is list else "no_object"
+    raise Rejected(f"turn_is_{kind}")
 
 
-def _rich(item: Message, role: str | None, text: str, calls: CallsOf, reasoning: TextOf, work: Work) -> Message | None:
-    """The message of an assistant or tool turn, or None if the turn is empty."""
+def _message(
+    item: Message, role: str | None, text: str, calls: CallsOf, reasoning: TextOf, work: Work
+) -> Message | None:
+    """The message of a turn that is an object, or None if it is empty."""
     if role == "assistant":
-        found = calls(item, work)
-        if not text and not found:
-            return None
+        return _assistant(text, calls(item, work), reasoning(item))
+    if role == "tool":
+        work.calls = True
         message: Message = {"role": role, "content": text}
-        if thought := reasoning(item):
-            message["reasoning"] = thought
-        if found:
-            message["tool_calls"] = found
+        for key in ("tool_call_id", "name"):
+            if type(value := item.get(key)) is str and value:
+                message[key] = value
         return message
-    if not text and role != "tool":
+    if not text:
         return None
     if role is None:
         raise Rejected("turn_without_role")
     if role == "function_call":
         found = call_from_text(text, work)
-        message = {"role": "assistant", "content": "" if found else text}
-        return {**message, "tool_calls": found} if found else message
-    message = {"role": role, "content": text}
-    for key in ("tool_call_id", "name"):
-        if type(value := item.get(key)) is str and value:
-            message[key] = value
+        return _assistant("" if found else text, found, "")
+    return {"role": role, "content": text}
+
+
+def _assistant(text: str, calls: list[Message], reasoning: str) -> Message | None:
+    if not text and not calls:
+        return None
+    message: Message = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
     return message
 
 
@@ -240,16 +258,12 @@ def _prompt(is_blank: Blank) -> Build:
 
 
 def _pairs(block: Block, is_blank: Blank) -> Build:
-    sides = [(role, text_of(text, block.parts, is_blank)) for role, text in block.pairs]
+    sides = [(role, text_of(text, block.parts, is_blank)) for role, text in block.pairs if role != "drop"]
 
     def add(items: list[Any], messages: list[Message], work: Work) -> None:
         for item in items:
             for role, find in sides:
-                text = find(item)
-                if is_blank(text):
-                    work.notes["empty_turns"] += 1
-                else:
-                    messages.append({"role": role, "content": text})
+                _say(role, find(item), messages, work, is_blank)
 
     return add
 
@@ -261,12 +275,15 @@ def _split(block: Block, schema: Schema, is_blank: Blank) -> Build:
     def add(items: list[Any], messages: list[Message], work: Work) -> None:
         for item in items:
             for role, text in cut(item if type(item) is str else find_text(item)):
-                if is_blank(text):
-                    work.notes["empty_turns"] += 1
-                    continue
-                calls = call_from_text(text, work) if role == "function_call" else []
-                role = "assistant" if role == "function_call" else role
-                message: Message = {"role": role, "content": "" if calls else text}
-                messages.append({**message, "tool_calls": calls} if calls else message)
+                _say(role, text, messages, work, is_blank)
 
     return add
+
+
+def _say(role: str, text: str, messages: list[Message], work: Work, is_blank: Blank) -> None:
+    """Append the turn of a role that is a text and nothing else; empty ones are counted."""
+    message = _message({}, role, "" if is_blank(text) else text, lambda item, work: [], lambda item: "", work)
+    if message is None:
+        work.notes["empty_turns"] += 1
+    else:
+        messages.append(message)
