@@ -278,3 +278,56 @@ class TestVllm:
         said = command("models/x", (2, 15, 27, 30), "/shared")
         assert '"eagle_aux_hidden_state_layer_ids": [2, 15, 27, 30]' in said
         assert '"shared_storage_path": "/shared"' in said and "ExampleHiddenStatesConnector" in said
+
+
+class SglangHandler(Handler):
+    """SGLang's /generate with return_hidden_states: the layers concatenated, as JSON floats."""
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.path == "/generate" and request["return_hidden_states"] and request["extra_key"]
+        with self.server.lock, capturing(self.server.model, self.server.layers) as capture:
+            found = capture([torch.tensor(request["input_ids"])])
+        states = torch.cat([found[layer][0] for layer in self.server.layers], dim=-1)
+        return self.reply(200, {"text": "", "meta_info": {"hidden_states": [states.tolist()]}})
+
+
+class TestChecks:
+    """`draftmill check-states`, in process and against an SGLang server."""
+
+    @pytest.fixture(autouse=True)
+    def built(self, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        write_tokens("d", make_rows(12))
+        stage.build(make_job(for_=["eagle3", "dflash"]), lambda: Local(model))
+
+    def run(self, *arguments: str) -> str:
+        from typer.testing import CliRunner
+
+        from draftmill.cli.states import app
+
+        done = CliRunner().invoke(app, ["d", *arguments], catch_exceptions=False)
+        assert done.exit_code == 0
+        return str(done.output)
+
+    def test_checksums_alone(self) -> None:
+        assert "every checksum holds" in self.run("--rows", "0")
+
+    def test_against_sglang(self, model: Any, tmp_path: Path) -> None:
+        server = Server(model, [2, 4, 5], tmp_path)
+        server.RequestHandlerClass = SglangHandler
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert "3 rows computed again, layers 2, 4, 5: relative" in self.run("--rows", "3", "--sglang", server.url)
+            server.layers = [3, 5, 6]  # every layer one too high
+            with pytest.raises(BuildError, match="differs at layer 2"):
+                self.run("--sglang", server.url)
+            server.layers = [2, 4]
+            with pytest.raises(BuildError, match="its states are") as caught:
+                self.run("--sglang", server.url)
+            assert "--return-aux-hidden-state-layer-ids 1 3 4" in str(caught.value)
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -146,4 +145,3 @@ def _metrics(
         name: {**asdict(f), "dropped": dict(sorted(reasons[name].items()))} for name, f in sorted(made.items())
     }
     write_metrics(folder, rows_in, rows_in - dropped.total(), dropped, datasets=described, **totals)
-    say(json.dumps(totals))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from draftmill.blend.allocate import Allocation, Supply
 from draftmill.blend.rows import Rows
+from draftmill.console import aligned
 from draftmill.files import replacing
 
-HEAD = ["dataset", "rule", "available", "requested", "unit", "feasible", "taken", "repeat"]
-HEAD += ["tokens", "trainable", "rows%", "tokens%", "held-out"]
-LEFT = ("dataset", "rule", "unit")
+HEADER = ["dataset", "rule", "available", "requested", "unit", "feasible", "taken", "repeat"]
+HEADER += ["tokens", "trainable", "rows %", "tokens %", "held out"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,20 +64,17 @@ def figures(
 
 
 def text(made: Mapping[str, Figures]) -> str:
-    """The table as aligned plain lines."""
-    lines = [HEAD]
+    """The table that the stage prints."""
+    lines = []
     for name, f in made.items():
-        numbers = [f.available, f.requested, f.unit, f.feasible, f.taken, f"{f.repeat:g}", f.tokens, f.trainable_tokens]
-        shares = [f"{100 * f.share_rows:.1f}", f"{100 * f.share_tokens:.1f}", f.heldout]
-        lines.append([name, f.rule or "-", *map(str, numbers), *map(str, shares)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if name in LEFT else cell.rjust(width)
-            for name, cell, width in zip(HEAD, line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+        asked = (f.rule or "-", f"{f.available:,}", f"{f.requested:,}", f.unit, f"{f.feasible:,}", f"{f.taken:,}")
+        given = (f"{f.repeat:.2f}", f"{f.tokens:,}", f"{f.trainable_tokens:,}")
+        shares = (f"{100 * f.share_rows:.1f}", f"{100 * f.share_tokens:.1f}", f"{f.heldout:,}")
+        lines.append((name, *asked, *given, *shares))
+    sums = [sum(getattr(f, key) for f in made.values()) for key in ("available", "taken", "tokens", "trainable_tokens")]
+    available, taken, tokens, trainable = (f"{total:,}" for total in sums)
+    held = f"{sum(f.heldout for f in made.values()):,}"
+    return aligned(HEADER, lines, ("all", "", available, "", "", "", taken, "", tokens, trainable, "", "", held))
 
 
 def write_table(path: Path, made: Mapping[str, Figures]) -> None:

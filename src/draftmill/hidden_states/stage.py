@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import time
 from collections.abc import Callable
@@ -15,13 +14,12 @@ import torch
 from torch import Tensor
 
 from draftmill.console import Progress, progress, say
-from draftmill.errors import BuildError, ConfigError
+from draftmill.errors import BuildError, ConfigError, DraftmillError
 from draftmill.files import digest, parquet_writer, record_run, write_json
 from draftmill.hidden_states import BYTES_PER_ID, BYTES_PER_VALUE, States, StatesRun, pack, recheck
 from draftmill.hidden_states import plan as plans
 from draftmill.hidden_states.engines import Batch, Engine, Local, Vllm
 from draftmill.hidden_states.shards import Ids, Store
-from draftmill.hidden_states.store import Reader
 from draftmill.hidden_states.tokens import Rows
 from draftmill.workspace import BUILD, keep, output
 
@@ -105,7 +103,7 @@ def _build(work: Job, rows: Rows, folder: Path, load: Callable[[], Engine]) -> N
         _capture(work, rows, store, chosen, gaps, engine)
     _finish(work, rows, folder, store, chosen)
     if gaps and work.run.recheck_rows:
-        _recheck(work, rows, folder, engine)
+        _recheck(work, folder, engine)
     captured = sum(name in rows.lengths for gap in gaps for name in chosen.shards[gap.shard])
     reused = len(rows.lengths) - captured
     record_run("hidden_states", work.dataset, captured=captured, reused=reused, seconds=time.monotonic() - started)
@@ -202,21 +200,15 @@ def _capture_shard(work: Job, store: Store, batch: Batch, ids: list[Ids], gap: G
     store.write(ids, gap.layers, gap.last, hidden_size=work.hidden_size, dtype=work.states.dtype, fill=fill)
 
 
-def _recheck(work: Job, rows: Rows, folder: Path, engine: Engine) -> None:
-    """Compute a few rows again, new or reused, each alone; without a match the output is not complete."""
-    places, reader = _read_index(folder / "index.parquet"), Reader(folder)
-    sample = random.sample(rows.names, min(work.run.recheck_rows, len(rows.names)))
-    deviations: list[recheck.Deviation] = []
-    with engine.open(sorted({*work.layers, work.num_layers})) as batch:
-        for row, name in sample:
-            stored, found = reader.read(*places[row]), batch([rows.ids(name)])
-            deviations += recheck.compare(row, stored, found, work.layers, work.num_layers)
+def _recheck(work: Job, folder: Path, engine: Engine) -> None:
+    """Compute a few rows again, new or reused; without a match the output is not complete."""
     try:
+        deviations = recheck.sampled(folder, engine, work.run.recheck_rows)
         worst = recheck.check(deviations, keep("states", work.target["states"]))
-    except BuildError:
+    except DraftmillError:
         (folder / "manifest.json").unlink()
         raise
-    say(f"{work.dataset}: {len(sample)} rows computed again, relative distance at most {worst:.1g}")
+    say(f"{work.dataset}: {work.run.recheck_rows} rows computed again, relative distance at most {worst:.1g}")
 
 
 def _finish(work: Job, rows: Rows, folder: Path, store: Store, plan: Plan) -> None:
@@ -264,11 +256,3 @@ def _write_index(path: Path, rows: Rows, places: dict[str, tuple[str, int, int]]
     table = pa.table(columns)
     with parquet_writer(path, table.schema) as writer:
         writer.write_table(table)
-
-
-def _read_index(path: Path) -> dict[str, tuple[str, int, int]]:
-    """id -> (shard, offset, length)."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(path, columns=["id", "shard", "offset", "length"]).to_pylist()
-    return {row["id"]: (row["shard"], row["offset"], row["length"]) for row in rows}
