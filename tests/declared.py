@@ -69,7 +69,7 @@ def extract(declaration: Mapping[str, Any], folder: Path, name: str = "tried", m
     check_form(declaration, f"{name}.yaml")
     parsed = from_map(name, declaration, f"{name}.yaml", mode)
     with collected(parsed) as outcome:
-        write(outcome.index, outcome.reduced, outcome.payloads, folder / "rows.parquet")
+        write(outcome.reduced, folder / "rows.parquet")
         write_rejects(outcome, folder / "rejects.jsonl")
         records = [
             {

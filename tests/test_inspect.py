@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from declared import extract, roles
+from declared import ROOT, extract, roles
 from forms import FORMS, ROWS, bot, user
 from typer.testing import CliRunner
 
@@ -204,3 +205,13 @@ def test_the_argument_is_a_file_or_an_id_of_the_hub(project: Path) -> None:
             find_source(text)
     with pytest.raises(UsageError, match="dataset of the Hub"):
         find_source("a.jsonl", split="train")
+
+
+def test_every_declaration_of_the_gallery_is_valid() -> None:
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) > 15
+    for block in blocks:
+        validate("gallery", yaml.safe_load(block))
+    for line in re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL):
+        json.loads(line)
