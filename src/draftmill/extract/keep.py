@@ -8,8 +8,8 @@ from collections.abc import Callable
 from draftmill.extract.outcome import Message, Rejected
 from draftmill.extract.schema import Keep
 
-Cuts = list[tuple[str, "range | list[int] | None"]]
-"""(suffix for the row's id, the positions of the messages kept, None for all), one for each row that comes out."""
+Cuts = list[tuple[str, "int | list[int]"]]
+"""(suffix for the row's id, how many messages are kept or their positions), one for each row that comes out."""
 
 
 def cutter(keep: Keep) -> Callable[[list[Message], bytes], Cuts]:
@@ -22,15 +22,8 @@ def cutter(keep: Keep) -> Callable[[list[Message], bytes], Cuts]:
         return lambda messages, content: _steps(messages, content, count)
     if rule == "first_user":
         return lambda messages, content: [("", _first_user(messages))]
-    if rule == "each_user":
-        return lambda messages, content: [("", None)]
     end = _ENDS[rule]
-
-    def prefix(messages: list[Message], content: bytes) -> Cuts:
-        stop = end(messages, count)
-        return [("", None if stop == len(messages) else range(stop))]
-
-    return prefix
+    return lambda messages, content: [("", end(messages, count))]
 
 
 def _first_user(messages: list[Message]) -> list[int]:
@@ -57,6 +50,7 @@ _ENDS: dict[str, Callable[[list[Message], int], int]] = {
     "users": _users,
     "to_last_user": lambda messages, _: _last(messages, frozenset({"user"}), "no_user_turn"),
     "to_last_input": lambda messages, _: _last(messages, frozenset({"user", "tool", "system"}), "no_user_turn"),
+    "each_user": lambda messages, _: len(messages),
     "full": lambda messages, _: _last(messages, frozenset({"assistant"}), "no_assistant_turn"),
 }
 
@@ -72,4 +66,4 @@ def _steps(messages: list[Message], content: bytes, count: int) -> Cuts:
     if not points:
         raise Rejected("no_assistant_turn")
     points.sort(key=lambda point: hashlib.blake2b(content + point.to_bytes(4, "big"), digest_size=8).digest())
-    return [(f"@{point}", range(point)) for point in sorted(points[:count])]
+    return [(f"@{point}", point) for point in sorted(points[:count])]

@@ -29,15 +29,19 @@ def finisher(schema: Schema) -> Finish:
 
     def finish(row: Any, messages: list[Message], tools: bytes | None, out: Candidates) -> None:
         encoded = _encoded(messages)
-        content = digest(b",".join(encoded) + (tools or b""))
+        whole = b",".join(encoded)
+        content = digest(whole + tools if tools else whole)
         row_id = content.hex() if find_id is None else (_id(find_id, row) or content.hex())
         own_group = find_group(row) if find_group else None
         if by_steps and own_group is None:
             own_group = digest(_users(messages, encoded) + (tools or b""))
         meta = meta_of(row)
         for suffix, places in cut(messages, content):
-            kept = encoded if places is None else [encoded[i] for i in places]
-            users = _users(messages if places is None else [messages[i] for i in places], kept)
+            if isinstance(places, int):
+                chosen, kept = messages[:places], encoded[:places]
+            else:
+                chosen, kept = [messages[i] for i in places], [encoded[i] for i in places]
+            users = _users(chosen, kept)
             dedup = key_of(row, users, tools, suffix)
             out.ids.append(row_id + suffix)
             out.contents.append(content)
@@ -68,7 +72,7 @@ def _users(messages: list[Message], encoded: list[bytes]) -> bytes:
     return b"\n".join(
         [
             text[_USER_START:-_USER_END] if len(message) == 2 else orjson.dumps(message["content"])[1:-1]
-            for message, text in zip(messages, encoded, strict=True)
+            for message, text in zip(messages, encoded)  # noqa: B905 - the inner loop
             if message["role"] == "user"
         ]
     )

@@ -47,7 +47,7 @@ def table_of(candidates: Candidates) -> pa.Table:
         xxh3_64_intdigest(group + (meta or b""))
         for group, meta in zip(candidates.groups, candidates.metas, strict=True)
     ]
-    columns = {
+    columns: dict[str, Sequence[Any]] = {
         "id": candidates.ids,
         "conversation": candidates.conversations,
         "tools": candidates.tools,
@@ -58,7 +58,14 @@ def table_of(candidates: Candidates) -> pa.Table:
         "content": candidates.contents,
         "tie": ties,
     }
-    return pa.table([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+    return pa.table([_array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The JSON texts come as bytes that are known to be UTF-8: they need not be checked again."""
+    if kind == pa.string() and not any(type(value) is str for value in values[:1]):
+        return pa.array(values, pa.binary()).view(kind)
+    return pa.array(values, kind)
 
 
 class Run:
@@ -83,7 +90,9 @@ class Run:
             return self.table.select(columns)
         fields = sorted(SCHEMA.get_field_index(name) for name in columns)
         with pa.OSFile(str(self.path)) as file:
-            return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
+            return (
+                pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all().select(columns)
+            )
 
     def row(self, place: int) -> dict[str, Any]:
         """One row as plain values."""

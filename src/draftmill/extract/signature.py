@@ -20,7 +20,7 @@ NUM_PERM = 64
 SHINGLE_BYTES = 16
 SIZE = 4 * NUM_PERM
 """Bytes of a packed signature."""
-MAX_BYTES = 8192
+MAX_BYTES = 4096
 """Of a longer text the first and the last half of this are looked at."""
 _BATCH_BYTES = 1 << 18  # what is worked on stays in a core's cache
 _PADDING = b"\n" * SHINGLE_BYTES

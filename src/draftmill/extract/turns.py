@@ -134,9 +134,9 @@ def _resolve(label: Any, known: Mapping[str, str]) -> str | None:
 def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
     one = _turn(block, schema, is_blank)
     role_key = plain_name(block.role.path) if block.role.path else None
-    text_key = plain_name(block.text.options[0]) if len(block.text.options) == 1 else None
+    text_key = None if block.text.joined else plain_name(block.text.options[0])
     plain = schema.flag is None and block.tool_calls is None and block.reasoning is None
-    roles = {label: role for label, role in schema.roles.items() if role in ("user", "assistant", "system")}
+    get_role = {label: role for label, role in schema.roles.items() if role in ("user", "assistant", "system")}.get
     if not plain or role_key is None or text_key is None:
 
         def add(items: list[Any], messages: list[Message], work: Work) -> None:
@@ -146,12 +146,16 @@ def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
         return add
 
     def add_plain(items: list[Any], messages: list[Message], work: Work) -> None:
-        # The common turn (a known label, a text, nothing else) without the calls that the other turns need.
+        # The common turn, a known label and a text, without the function calls that other turns need.
+        append = messages.append
         for item in items:
-            if type(item) is dict and type(text := item.get(text_key)) is str and type(item.get(role_key)) is str:
-                role = roles.get(item[role_key])
-                if (role == "user" or role == "system" or (role and len(item) == 2)) and not is_blank(text):
-                    messages.append({"role": role, "content": text})
+            if type(item) is dict and type(text := item.get(text_key)) is str and not is_blank(text):
+                label = item.get(role_key)
+                role = get_role(label) if type(label) is str else None
+                if role is not None and (
+                    role != "assistant" or not (item.get("tool_calls") or item.get("reasoning_content"))
+                ):
+                    append({"role": role, "content": text})
                     continue
             one(item, messages, work)
 
