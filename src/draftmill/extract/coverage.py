@@ -69,8 +69,11 @@ def _turn_paths(block: Block) -> Iterator[Paths]:
     if block.role.path and not block.pairs and not block.split:
         yield block.role.path
     for text in [text for _, text in block.pairs] or [block.text]:
-        key = text.options[0].key
-        yield Paths(key, tuple(path for paths in text.options for path in paths.options))
+        if text.joined or len(text.options) == 1:
+            yield from text.options
+        else:
+            key = text.options[0].key.removesuffix("[0]")
+            yield Paths(key, tuple(path for paths in text.options for path in paths.options))
     if block.tool_calls:
         yield block.tool_calls.each
     if block.reasoning:

@@ -44,7 +44,9 @@ REASONS = {
     "bad_tools": "`tools` gives something that is no tool spec: name its parts, {each: …, name: …, parameters: …}",
     "bad_tool_call": "`tool_calls` gives something that is no call: name its parts, {each: …, name: …, arguments: …}",
     "bad_flag": "the flag of `mask` is neither true, false nor a number",
-    "not_unicode": "a text holds half a character (a lone surrogate), which no file can hold",
+    "row_is_a_list": 'a row is a list: `each: "$"` takes its elements as turns; `rows: $` makes the whole file one row',
+    "row_is_no_object": "a row is neither an object nor a list: `source.rows` goes too deep",
+    "cannot_encode": "a text holds half a character (a lone surrogate), or an object is nested too deep to be written",
     "orphan_tool": "a tool result has no call before it: `orphan_tool: keep` keeps such rows",
 }
 """What each reason of a reject means, and what to do; the readers' own reasons explain themselves."""
@@ -209,11 +211,22 @@ def _check_yield(outcome: Outcome, declaration: Declaration) -> None:
         f"{declaration.name}: yield {outcome.yield_:.3f} is below {expected:g}: "
         f"{outcome.rejects.total()} of {outcome.rows - outcome.filtered.total()} rows rejected"
     )
-    advice = REASONS.get(reason, "the file is damaged or of another kind")
+    advice = _decode_advice(declaration) if reason == "turn_is_a_string" else None
+    advice = advice or REASONS.get(reason, "the file is damaged or of another kind")
     fix = (
         f"{advice}; or, if these rows may go,  expect: {{yield: {_floor(outcome.yield_)}}}" if outcome.kept else advice
     )
     raise _failed(declaration, "expect.yield", message, _counts(outcome.rejects), fix)
+
+
+def _decode_advice(declaration: Declaration) -> str | None:
+    """The path to decode, if the turns of a block are texts that hold JSON."""
+    rows = sample_rows(declaration)
+    for block in declaration.schema.blocks:
+        texts = [text for row in rows for text in elements_of(block)(row) if type(text) is str]
+        if block.each and texts and all(text.lstrip()[:1] in ("{", "[") for text in texts):
+            return f"the turns are texts that hold JSON: add  decode: [{block.each.options[0].text}]"
+    return None
 
 
 def _floor(share: float) -> float:

@@ -64,7 +64,7 @@ def _encoded(messages: list[Message]) -> list[bytes]:
     try:
         return [dumps(message) for message in messages]  # whole numbers over 64 bits
     except ValueError as error:
-        raise Rejected("not_unicode", str(error)) from None
+        raise Rejected("cannot_encode", str(error)) from None
 
 
 def _users(messages: list[Message], encoded: list[bytes]) -> bytes:

@@ -27,14 +27,14 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as compact JSON. Raises ValueError for what JSON cannot say (a lone surrogate, NaN)."""
+    """`value` as compact JSON. Raises ValueError for what JSON cannot say (half a character, nesting without end)."""
     try:
         return orjson.dumps(value)
     except TypeError:
         # Integers over 64 bits, or a real fault, which the next lines report.
         try:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        except (TypeError, UnicodeEncodeError) as error:
+        except (TypeError, RecursionError, UnicodeEncodeError) as error:
             raise ValueError(f"cannot be written as JSON: {error}") from None
 
 

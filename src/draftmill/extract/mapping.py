@@ -95,22 +95,25 @@ class Mapper:
                 self._reject(line, None, Rejected(row.reason, row.detail), part, rejects)
                 continue
             try:
-                self._row(number, line, row, part, work, candidates)
+                passed = self._row(number, line, row, part, work, candidates)
             except Rejected as rejected:
+                passed = True
                 self._reject(line, row, rejected, part, rejects)
-            if self.unseen:
+            if passed and self.unseen:
                 self.unseen = [probe for probe in self.unseen if not probe(row)]
 
-    def _row(self, number: int, line: int, row: Any, part: Part, work: Work, candidates: Candidates) -> None:
+    def _row(self, number: int, line: int, row: Any, part: Part, work: Work, candidates: Candidates) -> bool:
+        """Whether the row passed all filters."""
         dropped = self.engine.prepare(row, work)
         if dropped is None and self.relations and not self.relations.is_last(number, line, row):
             dropped = "last_of"
         if dropped is not None:
             part.filtered[dropped] += 1
-            return
+            return False
         before = len(candidates.ids)
         self.engine.convert(row, work, candidates)
         part.rows += len(candidates.ids) - before - 1
+        return True
 
     def _flush(self, number: int, part: Part, candidates: Candidates) -> None:
         if not candidates.ids:
@@ -125,8 +128,11 @@ class Mapper:
 
     def _reject(self, line: int, row: Any, rejected: Rejected, part: Part, rejects: TextIO) -> None:
         """Count a reject and write its line: where the row is, why, and an excerpt of its declared text only."""
-        part.rejects[rejected.reason] += 1
-        entry: dict[str, Any] = {"line": line, "reason": rejected.reason}
+        reason = rejected.reason
+        if reason == "no_user_turn" and type(row) is not dict:
+            reason = "row_is_a_list" if type(row) is list else "row_is_no_object"
+        part.rejects[reason] += 1
+        entry: dict[str, Any] = {"line": line, "reason": reason}
         if isinstance(rejected, UnknownRole):
             entry["label"] = excerpt(rejected.detail)
         if row is not None:

@@ -99,7 +99,9 @@ class _Parser:
 
     def several(self, value: object, key: str) -> tuple[Paths, ...]:
         """Each path for itself: all of them count, none stands in for another."""
-        return tuple(self.paths(text, key) for text in _listed(value))
+        if not isinstance(value, list | tuple):
+            return () if value is None else (self.paths(value, key),)
+        return tuple(self.paths(text, f"{key}[{i}]") for i, text in enumerate(value))
 
     def flag(self, path: str | None) -> Paths | None:
         if path is None:
@@ -161,7 +163,7 @@ class _Parser:
 
     def text(self, raw: Any, key: str) -> Text:
         if isinstance(raw, Mapping):
-            return Text(options=self.several(raw["join"], key), joined=True, by=raw.get("by", ""))
+            return Text(options=self.several(raw["join"], f"{key}.join"), joined=True, by=raw.get("by", ""))
         return Text(options=self.several(raw, key))
 
     def split(self, raw: Mapping[str, Any] | None, key: str) -> Split | None:

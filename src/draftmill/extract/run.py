@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftmill.config import params
 from draftmill.console import progress, say
-from draftmill.errors import DraftmillError
+from draftmill.errors import DataError, DraftmillError
 from draftmill.extract.coverage import columns
 from draftmill.extract.declaration import Declaration, load
 from draftmill.extract.mapping import Mapper, Part
@@ -30,6 +30,7 @@ from draftmill.extract.readers import Chunk, chunks
 from draftmill.extract.relate import Relations, relate
 from draftmill.extract.schema import Schema
 from draftmill.files import record_run, replacing, write_metrics
+from draftmill.paths import PatternTimeout
 from draftmill.workspace import keep, output
 
 if TYPE_CHECKING:
@@ -135,9 +136,14 @@ def collected(
             relate(schema, pieces, folder / "relations.sqlite")
         with progress(f"extract {declaration.name}") as shown:
             parts = []
-            for part in _parts(schema, folder, pieces, workers, limit, memory):
-                parts.append(part)
-                shown.advance(part.rows)
+            try:
+                for part in _parts(schema, folder, pieces, workers, limit, memory):
+                    parts.append(part)
+                    shown.advance(part.rows)
+            except PatternTimeout as error:
+                raise DataError(
+                    str(error), file=declaration.file, key="schema", fix="write a simpler pattern"
+                ) from None
         from draftmill.extract.reducing import reduce
 
         found = [run for part in parts for run in part.runs]
