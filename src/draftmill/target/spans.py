@@ -82,7 +82,7 @@ class SpanFinder:
         """One text with the spans that stand in it as the target writes them. Raises RenderError."""
         chat = _Chat(self, messages, tools)
         try:
-            marked, spans = self._find(chat, generation_prompt, True)
+            marked, spans = self._find(chat, generation_prompt)
         except _NotFound:
             marked = chat.marked(len(messages), generation_prompt)
             spans = [place for place, text in chat.served() if _holds(marked.text, place, text)]
@@ -97,7 +97,7 @@ class SpanFinder:
         known = self._kept.get(form, 0)
         sure = known >= _SURE_AFTER and known % _CHECK_EVERY != 0
         try:
-            marked, spans = self._find(chat, False, sure)
+            marked, spans = self._find(chat, False)
         except _NotFound:
             return self._fan_out(chat)
         if sure or self._keeps_history(chat, marked.text, spans):
@@ -131,11 +131,11 @@ class SpanFinder:
             whole, *others = others[0], *others[1:]
         return [whole, *reversed(others)]
 
-    def _find(self, chat: _Chat, generation_prompt: bool, sure: bool) -> tuple[Marked, list[Place]]:
+    def _find(self, chat: _Chat, generation_prompt: bool) -> tuple[Marked, list[Place]]:
         if self.way == "generation":
             return self._by_generation_blocks(chat, generation_prompt)
         if self.way == "marks":
-            return self._by_marks(chat, generation_prompt, sure)
+            return self._by_marks(chat, generation_prompt)
         raise _NotFound
 
     def _by_generation_blocks(self, chat: _Chat, generation_prompt: bool) -> tuple[Marked, list[Place]]:
@@ -149,9 +149,10 @@ class SpanFinder:
             spans.append(Place(turn, block.start, end or (following.end() if following else block.end)))
         return marked, spans
 
-    def _by_marks(self, chat: _Chat, generation_prompt: bool, sure: bool) -> tuple[Marked, list[Place]]:
+    def _by_marks(self, chat: _Chat, generation_prompt: bool) -> tuple[Marked, list[Place]]:
         marked = chat.marked(len(chat.messages), generation_prompt, fields=True)
-        if not marked.whole or not (sure or marked.text == chat.marked(len(chat.messages), generation_prompt).text):
+        # A template may look into a text and act otherwise for the marks in it: the plain render is what counts.
+        if not marked.whole or marked.text != chat.marked(len(chat.messages), generation_prompt).text:
             raise _NotFound
         fields = _by_turn(marked.fields)
         spans, position = [], 0
