@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from draftmill.extract.declaration import from_map
-from draftmill.extract.table import write
 from draftmill.extract.run import collected, write_rejects
+from draftmill.extract.table import write
 from draftmill.extract.validation import check_form
 
 ROOT = Path(__file__).parents[1]

@@ -113,6 +113,18 @@ def test_flags_unknown_roles_and_parts_are_reported_not_decided(tmp_path: Path) 
     assert "critic 6" in notes and "image 6" in notes and "mask: {flag: train}" in notes
 
 
+def test_a_talk_of_unknown_speakers_is_written_for_a_person_to_name_them(tmp_path: Path) -> None:
+    rows = [
+        {"dialog": [{"who": "customer", "msg": f"My parcel {i} is lost."}, {"who": "clerk", "msg": "I am sorry."}]}
+        for i in ROWS
+    ]
+    found = inspect(Source(files=written(tmp_path, rows)))
+    assert found.proposal.schema == {"turns": {"each": "dialog", "role": "who", "text": "msg"}}
+    assert "roles: {customer: user, clerk: assistant}" in found.proposal.notes[0]
+    found.declaration["schema"]["roles"] = {"customer": "user", "clerk": "assistant"}
+    assert extract(found.declaration, tmp_path).kept == len(ROWS)
+
+
 def test_rows_that_do_not_fit_are_named_and_the_yield_is_written(tmp_path: Path) -> None:
     rows = [{"messages": [user(i), bot(i)] if i else [bot(i)]} for i in range(10)]
     found = inspect(Source(files=written(tmp_path, rows)))

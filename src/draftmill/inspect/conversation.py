@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
 from typing import Any
 
 from draftmill.extract.schema import ROLES
@@ -18,6 +20,11 @@ from draftmill.inspect.places import Keys, Place
 MAX_LABELS = 12
 TEXT_KEYS = ("text", "value", "content")
 TURN_SHARE = 0.95
+MAX_SPEAKERS = 4
+CHANGE_SHARE = 0.8
+"""A talk of unknown speakers: at least this share of turns is not by the speaker of the turn before."""
+MIN_CHARACTERS = 8
+"""… and turns have at least so many characters on average."""
 Turn = dict[str, Any]
 
 
@@ -74,13 +81,29 @@ def _name_rank(keys: Keys) -> int:
     return len(names.CONVERSATIONS) + (last == "rejected")
 
 
-def as_conversation(place: Place) -> Conversation | None:
-    """`place` as a conversation, if it is one."""
+def find_unnamed(places: Mapping[Keys, Place]) -> Conversation | None:
+    """A list that looks like a talk of two to four speakers who take turns, though nobody knows their labels."""
+    for place in sorted(places.values(), key=lambda it: (-len(it.rows), len(it.keys))):
+        conversation = as_conversation(place, known=False)
+        if conversation and _take_turns(conversation):
+            return conversation
+    return None
+
+
+def _take_turns(conversation: Conversation) -> bool:
+    labels = [[turn.get(conversation.role) for turn in turns] for _, turns in conversation.place.lists]
+    changes = [one != other for row in labels for one, other in pairwise(row)]
+    total = sum(characters(turn.get(conversation.texts[0])) for turn in conversation.turns)
+    return bool(changes) and mean(changes) >= CHANGE_SHARE and total >= MIN_CHARACTERS * sum(map(len, labels))
+
+
+def as_conversation(place: Place, known: bool = True) -> Conversation | None:
+    """`place` as a conversation, if it is one; `known`: by labels that are known roles."""
     elements = list(place.elements())
     turns = [flat(element) for element in elements if isinstance(element, dict)]
     if not turns or len(turns) < TURN_SHARE * len(elements):
         return None
-    found = _role_key(turns)
+    found = _role_key(turns, known)
     if found is None:
         return None
     role, labels = found
@@ -90,7 +113,7 @@ def as_conversation(place: Place) -> Conversation | None:
     return Conversation(place=place, role=role, labels=labels, texts=texts, parts=part_types(turns, texts[0]))
 
 
-def _role_key(turns: list[Turn]) -> tuple[str, Counter[str]] | None:
+def _role_key(turns: list[Turn], by_name: bool) -> tuple[str, Counter[str]] | None:
     best: tuple[float, str, Counter[str]] | None = None
     for key in dict.fromkeys(key for turn in turns for key in turn):
         labels = Counter(value for turn in turns if isinstance(value := turn.get(key), str) and value)
@@ -98,7 +121,9 @@ def _role_key(turns: list[Turn]) -> tuple[str, Counter[str]] | None:
         if total < TURN_SHARE * len(turns) or len(labels) > MAX_LABELS:
             continue
         known = {label: count for label, count in labels.items() if role_meant(label)}
-        if "user" not in map(role_meant, known) or 2 * len(known) <= len(labels):
+        if by_name and ("user" not in map(role_meant, known) or 2 * len(known) <= len(labels)):
+            continue
+        if not by_name and not 2 <= len(labels) <= MAX_SPEAKERS:
             continue
         share = sum(known.values()) / total
         if best is None or share > best[0]:

@@ -6,6 +6,7 @@ proposal.schema      # {"turns": {"each": "messages"}, ...}
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,15 @@ from draftmill.extract.schema import ROLES
 from draftmill.inspect import columns as cols
 from draftmill.inspect import names
 from draftmill.inspect.columns import Columns, columns_of
-from draftmill.inspect.conversation import Conversation, as_conversation, find_conversations, role_meant, texts_of
+from draftmill.inspect.conversation import (
+    Conversation,
+    as_conversation,
+    find_conversations,
+    find_unnamed,
+    flat,
+    role_meant,
+    texts_of,
+)
 from draftmill.inspect.known import EMPTY_WORDS, Block, tools_beside, without_conversation
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
@@ -71,7 +80,10 @@ def _propose(rows: list[Any]) -> Proposal:
     if found:
         return _of_conversation(found, places, columns)
     schema = without_conversation(places, columns)
-    return Proposal({**schema, **_id(columns)}) if schema else Proposal()
+    if schema:
+        return Proposal({**schema, **_id(columns)})
+    unnamed = find_unnamed(places)
+    return _of_conversation([unnamed], places, columns) if unnamed else Proposal()
 
 
 def _id(columns: Columns) -> Block:
@@ -216,13 +228,22 @@ def _roles(conversation: Conversation, notes: list[str]) -> Block:
     """Labels in another case; an unknown one, if it can only be the assistant. Others are for a person to say."""
     meant = {label: role_meant(label) for label in conversation.labels}
     unknown = [label for label, role in meant.items() if role is None]
-    if len(unknown) == 1 and "assistant" not in meant.values():
+    if len(unknown) == 1 and "user" in meant.values() and "assistant" not in meant.values():
         return {"roles": {unknown[0]: "assistant"}}
     if unknown:
         counts = ", ".join(f"{label} {conversation.labels[label]}" for label in unknown)
-        notes.append(f"roles nobody knows ({counts}): add  roles: {{{unknown[0]}: user}}  (or assistant, tool, drop)")
+        notes.append(f"roles nobody knows ({counts}): add, if so it is,  roles: {{{_likely(conversation, unknown)}}}")
     cased = {label: role for label, role in meant.items() if role and label not in ROLES}
     return {"roles": cased} if cased else {}
+
+
+def _likely(conversation: Conversation, unknown: list[str]) -> str:
+    """Who the unknown may be: the one who begins asks, the next one answers; beside known roles, drop."""
+    if len(unknown) < len(conversation.labels):
+        return ", ".join(f"{label}: drop" for label in unknown)
+    begins = Counter(flat(turns[0]).get(conversation.role) for _, turns in conversation.place.lists if turns)
+    first = begins.most_common(1)[0][0]
+    return ", ".join(f"{label}: {'user' if label == first else 'assistant'}" for label in unknown)
 
 
 def _decode(conversation: Conversation) -> Block:

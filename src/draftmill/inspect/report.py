@@ -22,7 +22,8 @@ def report(found: Inspection, context: int) -> Iterator[str]:
     conversation = proposal.conversation
     if conversation:
         yield ""
-        for other in find_conversations(find_places([found.rows] if proposal.rows else found.rows)):
+        places = find_places([found.rows] if proposal.rows == "$" else found.rows)
+        for other in find_conversations(places) or [conversation]:
             where = f"{path_text(other.place.keys)} in {len(other.place.rows)} rows"
             yield f"conversation: {where}, role {other.role}, text {' or '.join(other.texts)}"
         counts = (

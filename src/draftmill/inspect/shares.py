@@ -16,7 +16,8 @@ def shares(conversation: Conversation, context: int) -> Iterator[str]:
     chats = [[flat(turn) for turn in found if isinstance(turn, dict)] for _, found in conversation.place.lists if found]
     lasts = conversation.last_roles()
     total = sum(lasts.values())
-    yield f"last turn not the assistant's: {_share(total - lasts['assistant'], total)}"
+    if any(role_meant(label) == "assistant" for label in conversation.labels):
+        yield f"last turn not the assistant's: {_share(total - lasts['assistant'], total)}"
     for label, empty, count in _empty_by_label(conversation):
         yield f"no text in turns of {label}: {_share(empty, count)}"
     for title, role in (("system text", "system"), ("first user turn", "user")):
