@@ -180,7 +180,7 @@ EAGLE_FAULTS: dict[str, tuple[Callable[[Config, Tensors], object], str]] = {
     "architecture": (lambda c, t: c.update(architectures=["Llama"]), "architectures must be"),
     "no head_dim": (lambda c, t: c.pop("head_dim"), "head_dim missing"),
     "no draft size": (lambda c, t: c.pop("draft_vocab_size"), "draft_vocab_size"),
-    "no dtype": (lambda c, t: (c.pop("dtype"), c.pop("torch_dtype")) and None, "neither dtype"),
+    "no dtype": (lambda c, t: (c.pop("dtype"), c.pop("torch_dtype")), "neither dtype"),
 }
 
 DFLASH_FAULTS: dict[str, tuple[Callable[[Config, Tensors], object], str]] = {
