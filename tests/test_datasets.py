@@ -14,6 +14,7 @@ import zstandard
 from declared import ROOT, Extracted, declared, extract, roles, user_texts
 
 from draftmill.errors import DataError
+from draftmill.extract import validate
 from draftmill.extract.declaration import from_map
 from draftmill.extract.failures import check
 from draftmill.extract.run import collected
@@ -77,7 +78,8 @@ def raw_rows(name: str) -> list[Any]:
 
 
 def test_the_seventeen_are_declared_with_samples_of_a_few_dozen_rows() -> None:
-    assert sorted(path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml")) == sorted(COUNTED)
+    names = sorted(path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml"))
+    assert [name for name in names if declared(name).get("enabled", True)] == sorted(COUNTED)
     for name in COUNTED:
         assert 24 <= len(raw_rows(name)) == COUNTED[name][0] <= 60
         declaration = declared(name)
@@ -86,6 +88,20 @@ def test_the_seventeen_are_declared_with_samples_of_a_few_dozen_rows() -> None:
         assert declaration["source"]["hub"].count("/") == 1
     suffixes = {"".join(next(SAMPLES.glob(f"{name}.*")).suffixes) for name in COUNTED}
     assert suffixes == {".parquet", ".json", ".jsonl", ".jsonl.zst"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf" / "dataset").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_declaration_is_valid(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith(
+        "# yaml-language-server: $schema=../schema/dataset.schema.json\n"
+    )
+    validate(path.stem, declared(path.stem))
+
+
+@pytest.mark.parametrize("name", ["gsm8k_test", "humaneval", "mt_bench"])
+def test_evaluation_sets_are_declared_and_left_out(name: str) -> None:
+    declaration = declared(name)
+    assert declaration["role"] == "evaluation" and declaration["enabled"] is False
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 import yaml
 from declared import ROOT, extract, roles
 from forms import FORMS, ROWS, bot, user
+from hub_on_loopback import Hub, Repository
 from typer.testing import CliRunner
 
 from draftmill.cli.inspect import app
@@ -217,6 +221,26 @@ def test_the_argument_is_a_file_or_an_id_of_the_hub(project: Path) -> None:
             find_source(text)
     with pytest.raises(UsageError, match="dataset of the Hub"):
         find_source("a.jsonl", split="train")
+
+
+def test_a_dataset_of_the_hub(tmp_path: Path) -> None:
+    card = b"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train_sft\n    path: chats.jsonl\n---\n"
+    lines = b"".join(json.dumps({"messages": [user(i), bot(i)]}).encode() + b"\n" for i in ROWS)
+    (tmp_path / "conf" / "dataset").mkdir(parents=True)
+    with Hub({"owner/chats": Repository({"README.md": card, "chats.jsonl": lines})}) as hub:
+        words = ["inspect", "owner/chats", "--split", "train_sft", "--write", "chats"]
+        command = [sys.executable, "-c", "from draftmill.cli import main; main()", *words]
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_DISABLE_XET": "1",
+        }
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    declaration = yaml.safe_load((tmp_path / "conf" / "dataset" / "chats.yaml").read_text(encoding="utf-8"))
+    assert declaration["source"] == {"hub": "owner/chats", "split": "train_sft"}
+    assert declaration["schema"] == {"turns": {"each": "messages"}}
 
 
 def test_every_declaration_of_the_gallery_is_valid() -> None:
