@@ -19,6 +19,8 @@ from draftmill.extract.declaration import from_map
 from draftmill.extract.failures import check
 from draftmill.extract.run import collected
 from draftmill.target import Target, renderer
+from draftmill.tokenize.mask import Mask
+from draftmill.tokenize.rows import Answered, Tokenizer
 
 SAMPLES = ROOT / "data" / "samples"
 
@@ -170,6 +172,26 @@ def test_deepswe_for_a_kimi_target_keeps_every_assistant_turn_and_its_tool_outpu
             (turn["role"], turn["content"]) for turn in source[: last + 1]
         ]
     assert sum(roles(record).count("user") > 1 for record in result.records) > 10  # tool output
+
+
+def test_deepswe_for_a_kimi_target_trains_every_assistant_turn_and_no_user_turn(
+    tmp_path: Path, tiny_target: Target
+) -> None:
+    declaration = declared("deepswe_kimi") | {"answer_resolved": "dataset", "keep_resolved": "full"}
+    records = run(declaration, tmp_path, "deepswe_kimi").records
+    render = renderer(tiny_target)
+    answered = [
+        Answered(id=r["id"], messages=r["messages"], tools=None, group="", dedup=None, origins={}, served=None)
+        for r in records
+    ]
+    mask = Mask.read(declaration["mask"], "deepswe_kimi")
+    for result in Tokenizer(render).chunk(answered):
+        [row] = result.rows
+        runs = mask.runs(row, result.answered.last_turn, 0)
+        trained = [render.decode(row.input_ids[start : start + length]) for start, length in runs]
+        spoken = [m["content"] for m in result.answered.messages if m["role"] == "assistant"]
+        assert trained == [f"{text}<|im_end|>" for text in spoken]
+        assert sum(len(row.input_ids) for row in result.rows) > sum(length for _, length in runs)
 
 
 def test_deepswe_groups_the_runs_of_one_issue(extracted: dict[str, Extracted]) -> None:
