@@ -1,0 +1,175 @@
+"""bench-serve: command lines, a stand-in server, and (marked `engines`) vLLM with an exported drafter."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftmill.errors import BuildError
+from draftmill.evaluate.serve import Comparison, Server, compare, measure, running
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_vllm_command_line() -> None:
+    server = Server(kind="vllm", python="py", target=Path("/t"), flags=("--enforce-eager",))
+    plain, drafted = server.command(None), server.command(Path("/d"), "dflash")
+    assert plain[:5] == ["py", "-m", "vllm.entrypoints.openai.api_server", "--model", "/t"]
+    assert "--speculative-config" not in plain and "--enforce-eager" in plain
+    config = json.loads(drafted[drafted.index("--speculative-config") + 1])
+    assert config == {"method": "dflash", "model": "/d", "num_speculative_tokens": 3}
+
+
+def test_sglang_command_line_never_says_eagle() -> None:
+    server = Server(kind="sglang", python="py", target=Path("/t"), draft_tokens=3)
+    line = server.command(Path("/d"), "eagle3")
+    assert line[line.index("--speculative-algorithm") + 1] == "EAGLE3"
+    assert line[line.index("--speculative-num-draft-tokens") + 1] == "4"
+    block = server.command(Path("/d"), "dflash")
+    assert block[block.index("--speculative-algorithm") + 1] == "DFLASH" and "--speculative-num-steps" not in block
+
+
+class Stub(BaseHTTPRequestHandler):
+    """Answers like either server; every answer took half as many passes as tokens."""
+
+    drafts = 0
+
+    def log_message(self, *_: Any) -> None: ...
+
+    def _reply(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        lines = [f'vllm:spec_decode_num_drafts_total{{engine="0"}} {Stub.drafts}.0']
+        lines += [f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {Stub.drafts // 2}.0']
+        self._reply("\n".join(lines).encode())
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        Stub.drafts += 4
+        if self.path == "/generate":
+            ids = [7] * asked["sampling_params"]["max_new_tokens"]
+            self._reply(json.dumps({"output_ids": ids, "meta_info": {"spec_verify_ct": len(ids) // 2}}).encode())
+        elif asked["prompt"] == [0]:
+            self.send_error(400, "no")
+        else:
+            self._reply(json.dumps({"choices": [{"token_ids": [1] * asked["max_tokens"]}]}).encode())
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    Stub.drafts = 0
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_measure_reads_tokens_and_accept_length(port: int) -> None:
+    vllm = Server(kind="vllm", python="py", target=Path("/t"), port=port)
+    served = measure(vllm, [[1, 2], [3]], in_flight=2, max_new_tokens=6)
+    assert served.tokens == 12 and served.answers == [[1] * 6] * 2 and served.rate > 0
+    assert served.accept_length == 1.5
+    sglang = Server(kind="sglang", python="py", target=Path("/t"), port=port)
+    assert measure(sglang, [[1]], 1, 8).accept_length == 2.0
+    with pytest.raises(BuildError, match="refused a prompt"):
+        measure(vllm, [[0]], 1, 4)
+
+
+def test_comparison_counts_equal_texts(port: int) -> None:
+    vllm = Server(kind="vllm", python="py", target=Path("/t"), port=port)
+    one, other = measure(vllm, [[1], [2]], 1, 4), measure(vllm, [[1], [2]], 1, 5)
+    assert Comparison(plain=[one], drafted=[one]).same_text == 2
+    found = Comparison(plain=[one], drafted=[other])
+    assert found.same_text == 0 and found.rows()[0]["in_flight"] == 1
+
+
+def test_server_that_ends_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = Server(kind="vllm", python="py", target=Path("/t"), port=1)
+    command = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
+    with pytest.raises(BuildError, match="ended while starting") as caught, running(server, command, {}):
+        pass
+    assert "no such model" in str(caught.value)
+
+
+def test_server_is_stopped_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "server.py"
+    program.write_text(
+        "import http.server, os, pathlib\n"
+        "pathlib.Path('pid').write_text(str(os.getpid()))\n"
+        "class H(http.server.SimpleHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200); self.end_headers()\n"
+        "server = http.server.HTTPServer(('127.0.0.1', 0), H)\n"
+        "pathlib.Path('port').write_text(str(server.server_address[1]))\n"
+        "server.serve_forever()\n"
+    )
+    monkeypatch.setattr(Server, "url", property(lambda self: f"http://127.0.0.1:{Path('port').read_text()}"))
+    Path("port").write_text("1")
+    server = Server(kind="vllm", python="py", target=Path("/t"))
+    with running(server, [sys.executable, str(program)], {}):
+        pid = int(Path("pid").read_text())
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+VLLM = ROOT / ".deps" / "vllm" / "bin" / "python"
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "2",
+}
+FLAGS = ("--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "32", "--enforce-eager")
+
+
+@pytest.mark.engines
+@pytest.mark.timeout(2400)
+def test_vllm_accepts_what_evaluate_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2: Any) -> None:
+    """The drafter of the last build in vLLM: the same greedy text on 20 prompts, and the accept length within 5 %."""
+    from draftmill.drafters.ends import read_ends
+    from draftmill.evaluate import Evaluate
+    from draftmill.evaluate.decode import Greedy, decode
+    from draftmill.evaluate.figures import accept_length
+    from draftmill.evaluate.prompts import read_prompts
+    from draftmill.evaluate.proposers import proposer_of
+    from draftmill.evaluate.session import Live
+    from draftmill.export.load import load_export
+    from draftmill.target import load_model, prepare, shape
+
+    build = Path(os.environ.get("DRAFTMILL_SERVED_BUILD", ROOT / "build"))
+    if not VLLM.exists() or not (build / "export/config.json").exists():
+        pytest.skip("needs .deps/vllm and a finished build of the embedded target")
+    monkeypatch.chdir(tmp_path)
+    prompts = [one.ids for one in read_prompts(build / "blend/heldout.parquet", Evaluate(max_prompts=4), seed=0)][:24]
+    assert len(prompts) >= 20
+    folder = prepare(smollm2)
+    server = Server(kind="vllm", python=str(VLLM), target=folder, flags=FLAGS, start_timeout_s=1200.0)
+    found = compare(server, build / "export", prompts, loads=(4,), max_new_tokens=48, environment=ENVIRONMENT)
+    model, drafter = load_model(smollm2, "cpu"), load_export(build / "export")
+    live = Live(model, drafter.arch.layers)
+    ends = read_ends(folder, shape(smollm2))
+    eos = tuple(shape(smollm2).eos_token_ids)
+    ours = [
+        decode(live, proposer_of(drafter, ends), ids, Greedy(), drafts=3, max_new_tokens=48, eos=eos) for ids in prompts
+    ]
+    assert found.drafted[0].accept_length == pytest.approx(accept_length(ours), rel=0.05)
+    assert found.same_text == len(prompts)
