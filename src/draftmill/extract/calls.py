@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from draftmill.extract.literals import loads, parse, prune
+from draftmill.extract.literals import loads, parse
 from draftmill.extract.outcome import Message, Rejected, Work
 from draftmill.extract.schema import Paths, Shape
 
@@ -67,8 +67,6 @@ def make(name: Any, arguments: Any, call_id: Any, work: Work) -> Message:
         raise Rejected("bad_tool_call", "a call without a name")
     if type(arguments) is str:
         arguments = _object(arguments)
-    elif work.arrow:
-        arguments = prune(arguments)
     call: Message = {"id": call_id} if type(call_id) is str and call_id else {}
     function = {"name": name, "arguments": {} if arguments is None else arguments}
     return {**call, "type": "function", "function": function}

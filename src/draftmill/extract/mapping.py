@@ -71,12 +71,12 @@ class Mapper:
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as rejects:
             for first, rows in reader.batches():
                 if limit is not None:
-                    rows = rows[: limit - part.rows]
+                    rows, limit = rows[:limit], max(0, limit - len(rows))
                 self._rows(number, first, rows, part, work, candidates, rejects)
                 if candidates.size >= RUN_BYTES:
                     self._flush(number, part, candidates)
                     candidates = Candidates()
-                if part.rows == limit:
+                if limit == 0:
                     break
         self._flush(number, part, candidates)
         part.lines, part.notes = reader.count, work.notes

@@ -11,15 +11,16 @@ from typing import Any
 
 from draftmill.extract import calls
 from draftmill.extract.keys import finisher
-from draftmill.extract.literals import dumps
+from draftmill.extract.literals import dumps, prune
 from draftmill.extract.outcome import Candidates, Message, Rejected, Work
 from draftmill.extract.schema import Join, Paths, Schema, System, Where
 from draftmill.extract.texts import blank, to_text
 from draftmill.extract.tools import tools_of
-from draftmill.extract.turns import builder
-from draftmill.paths import Path
+from draftmill.extract.turns import builder, elements_of
+from draftmill.paths import Path, compile
 
 Partner = Callable[[str], Any]
+CALLS = (compile("tool_calls"),)
 
 
 class Engine:
@@ -29,11 +30,13 @@ class Engine:
     """
 
     def __init__(self, schema: Schema, partner: Partner | None = None) -> None:
-        self._decode, self._select = decoder(schema), selector(schema, partner)
+        self._prune, self._decode, self._select = pruner(schema), decoder(schema), selector(schema, partner)
         self._converse, self._finish = conversation_of(schema), finisher(schema)
 
     def prepare(self, row: Any, work: Work) -> str | None:
-        """Decode, filter and join, in place; the name of the filter that dropped the row, or None."""
+        """Decode, filter and join, in place; the name of the filter that dropped the row, or None. Raises Rejected."""
+        if work.arrow:
+            self._prune(row)
         self._decode(row, work)
         return self._select(row)
 
@@ -44,6 +47,24 @@ class Engine:
 
 
 # -- before the turns -----------------------------------------------------------------------------
+
+
+def pruner(schema: Schema) -> Callable[[Any], None]:
+    """Takes the nulls that Arrow filled in out of tool specs and calls; texts that hold JSON are not decoded yet."""
+    specs = schema.tools.shape.each.options if schema.tools and schema.tools.shape else ()
+    blocks = [
+        (elements_of(block), block.tool_calls.each.options if block.tool_calls else CALLS) for block in schema.blocks
+    ]
+
+    def strip(row: Any) -> None:
+        for path in specs:
+            path.replace(row, prune)
+        for elements, calls_paths in blocks:
+            for element in elements(row):
+                for path in calls_paths:
+                    path.replace(element, prune)
+
+    return strip
 
 
 def decoder(schema: Schema) -> Callable[[Any, Work], None]:

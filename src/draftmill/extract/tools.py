@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from draftmill.extract.calls import parsed, spread
-from draftmill.extract.literals import parse, prune
+from draftmill.extract.literals import parse
 from draftmill.extract.outcome import Message, Rejected, Work
 from draftmill.extract.schema import Paths, Tools
 
@@ -53,9 +53,7 @@ def _declared(tools: Tools, row: Any, work: Work) -> list[Spec]:
 
 
 def _value(match: Any, work: Work) -> Any:
-    if type(match) is str:
-        return parsed(match, work, "bad_tools")
-    return prune(match) if work.arrow else match
+    return parsed(match, work, "bad_tools") if type(match) is str else match
 
 
 def specs_in(value: Any, work: Work) -> list[Spec]:
