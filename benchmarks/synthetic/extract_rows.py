@@ -1,4 +1,8 @@
-"""Synthetic rows of five shapes that agent and chat datasets have, the same for everybody."""
+"""Synthetic rows of five shapes that agent and chat datasets have, the same for everybody.
+
+They are as large as rows of published sets of the kind: traces 86 kB, ShareGPT 7 kB, messages of mixed
+content 9 kB, conversations with tools 6 kB, recorded HTTP requests of agents 40 kB.
+"""
 
 from __future__ import annotations
 
@@ -57,43 +61,43 @@ def trace(words: Words, n: int) -> dict[str, Any]:
 
 
 def sharegpt(words: Words, n: int) -> dict[str, Any]:
-    """Two exchanges under from and value."""
+    """Three exchanges under from and value, about 7 kB."""
     turns = [
-        {"from": "human" if i % 2 == 0 else "gpt", "value": words.text(200 if i % 2 == 0 else 900)} for i in range(4)
+        {"from": "human" if i % 2 == 0 else "gpt", "value": words.text(350 if i % 2 == 0 else 1900)} for i in range(6)
     ]
     return {"id": f"chat_{n}", "conversations": turns}
 
 
 def openai(words: Words, n: int) -> dict[str, Any]:
-    """Messages whose content is a text in some turns and a list of parts in others."""
+    """Messages whose content is a text in some turns and a list of parts in others, about 9 kB."""
 
     def content(i: int, size: int) -> Any:
         parts = [{"type": "text", "text": words.text(size // 2)} for _ in range(2)]
         return parts if (n + i) % 3 == 0 else words.text(size)
 
     turns = [
-        {"role": "user" if i % 2 == 0 else "assistant", "content": content(i, 400 if i % 2 == 0 else 900)}
-        for i in range(6)
+        {"role": "user" if i % 2 == 0 else "assistant", "content": content(i, 500 if i % 2 == 0 else 1900)}
+        for i in range(7)
     ]
     return {"id": n, "messages": [{"role": "system", "content": words.text(300)}, *turns]}
 
 
 def tools(words: Words, n: int) -> dict[str, Any]:
-    """A conversation with calls and results, and the tools as a JSON string."""
+    """A conversation with calls and results, and the tools as a JSON string, about 6 kB."""
     turns = [
-        {"from": "human", "value": words.text(200)},
+        {"from": "human", "value": words.text(600)},
         {
             "from": "gpt",
             "value": f'<tool_call>{{"name": "lookup", "arguments": {{"word": "{words.text(8).strip()}"}}}}</tool_call>',
         },
-        {"from": "tool", "value": words.text(500)},
-        {"from": "gpt", "value": words.text(400)},
+        {"from": "tool", "value": words.text(1800)},
+        {"from": "gpt", "value": words.text(1500)},
     ]
-    return {"id": f"call-{n}", "conversations": turns, "tools": json.dumps([TOOL] * 4), "category": "x"}
+    return {"id": f"call-{n}", "conversations": turns, "tools": json.dumps([TOOL] * 6), "category": "x"}
 
 
 def http(words: Words, n: int) -> dict[str, Any]:
-    """A recorded request with its messages and tools below body."""
+    """A recorded request with its messages and tools below body, about 40 kB."""
     call = {
         "id": f"c{n}",
         "type": "function",
@@ -104,14 +108,14 @@ def http(words: Words, n: int) -> dict[str, Any]:
         {"role": "user", "content": [{"type": "text", "text": words.text(600)}]},
         *(
             turn
-            for _ in range(4)
+            for _ in range(16)
             for turn in (
                 {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": f"c{n}", "content": words.text(1500)},
+                {"role": "tool", "tool_call_id": f"c{n}", "content": words.text(1600)},
             )
         ),
     ]
-    body = {"model": "m", "temperature": 0.7, "messages": messages, "tools": [TOOL] * 6}
+    body = {"model": "m", "temperature": 0.7, "messages": messages, "tools": [TOOL] * 10}
     return {"type": "request", "request_id": f"r{n}", "created": 1700000000 + n, "status_code": 200, "body": body}
 
 
