@@ -1,0 +1,196 @@
+"""Failing loudly: every class of mistake names the file, the key, what was found, and what to write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extracting import FILE, chat, extract, failure
+
+T = "turns: {each: t}"
+
+
+def rows(count: int = 30, **more: Any) -> list[dict[str, Any]]:
+    return [{"t": chat(("system", "S"), ("human", f"q{i}"), ("ai", "a")), "n": i % 3, **more} for i in range(count)]
+
+
+def expect(message: str, key: str, *parts: str) -> None:
+    """The message names the file and the key, and says `parts`."""
+    assert message.startswith(f"{FILE}: {key}: "), message
+    for part in parts:
+        assert part in message, (part, message)
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "parts"),
+    [
+        (
+            "{turns: {each: tt}}",
+            "schema.turns.each",
+            ["no key 'tt' in 30 places", "keys there: t 30, n 30", "did you mean 't'?"],
+        ),
+        (
+            "{turns: {each: t, role: roles}}",
+            "schema.turns.role",
+            ["no key 'roles' in 90 places", "did you mean 'role'?"],
+        ),
+        (
+            "{turns: {each: t, text: [value, words]}}",
+            "schema.turns.text",
+            ["value or words matched nothing", "keys there: role 90, content 90"],
+        ),
+        ("{turns: {each: t, text: {join: [content, inpt]}}}", "schema.turns.text.join[1]", ["no key 'inpt'"]),
+        (
+            "{prompt: 't[role=assistant].content'}",
+            "schema.prompt",
+            ["$['t'] has 90 elements, none with role = 'assistant'", "system 30, human 30, ai 30", "[role=ai]"],
+        ),
+        ("{prompt: 't[role=humn].content'}", "schema.prompt", ["none with role = 'humn'", "did you mean 'human'?"]),
+        ("{prompt: 't[rle=human].content'}", "schema.prompt", ["none with a key 'rle'", "did you mean 'role'?"]),
+        ("{prompt: t.content}", "schema.prompt", ["$['t'] is a list", "t[*].content"]),
+        ("{prompt: n.text}", "schema.prompt", ["$['n'] is a number"]),
+        ("{turns: {each: t}, tools: tools}", "schema.tools", ["no key 'tools'"]),
+        ("{turns: {each: t}, id: uid}", "schema.id", ["no key 'uid'"]),
+        ("{turns: {each: t}, group: [n, issue]}", "schema.group[1]", ["no key 'issue'"]),
+        ("{turns: {each: t}, meta: {lang: lang}}", "schema.meta.lang", ["no key 'lang'"]),
+        ("{turns: {each: t, tool_calls: calls}}", "schema.turns.tool_calls", ["no key 'calls'"]),
+        ("{turns: {each: t, reasoning: think}}", "schema.turns.reasoning", ["no key 'think'"]),
+        ("{turns: {each: t}, decode: [body]}", "schema.decode[0]", ["no key 'body'"]),
+        ("{turns: {each: t}, system: sys}", "schema.system", ["no key 'sys'"]),
+    ],
+)
+def test_a_path_that_matches_nothing(tmp_path: Path, schema: str, key: str, parts: list[str]) -> None:
+    expect(failure(tmp_path, schema, *rows()), key, "matched nothing in 30 rows", *parts)
+
+
+def test_a_flag_that_matches_nothing(tmp_path: Path) -> None:
+    expect(failure(tmp_path, T, *rows(), mask={"flag": "maks"}), "mask.flag", "no key 'maks'")
+
+
+def test_a_path_over_null_values_only(tmp_path: Path) -> None:
+    expect(failure(tmp_path, f"{{{T}, id: uid}}", *rows(uid=None)), "schema.id", "always null or empty")
+
+
+def test_alternatives_count_as_one(tmp_path: Path) -> None:
+    assert extract(tmp_path, "{turns: {each: [nil, t], text: [content, nil]}}", *rows(), checked=True).unseen == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "key"),
+    [("{turns: {each: body.t}}", "schema.turns.each"), ("{prompt: 'body.t[*].content'}", "schema.prompt")],
+)
+def test_a_text_that_holds_json(tmp_path: Path, schema: str, key: str) -> None:
+    found = failure(tmp_path, schema, *rows(body=json.dumps({"t": []})))
+    expect(found, key, "$['body'] is a text that holds JSON", "decode: [body]")
+
+
+def test_turns_that_are_texts_that_hold_json(tmp_path: Path) -> None:
+    found = failure(tmp_path, "{turns: {each: body}}", *rows(body=json.dumps(chat(("user", "q")))))
+    expect(found, "schema.expect.yield", "turn_is_a_string 30", "decode: [body]")
+
+
+def test_a_row_that_is_a_list(tmp_path: Path) -> None:
+    expect(
+        failure(tmp_path, "{turns: {each: t}}", chat(("user", "q"))),
+        "schema.turns.each",
+        "$ is a list",
+        'each: "$"',
+        "rows: $",
+    )
+
+
+def test_a_prompt_that_is_a_list(tmp_path: Path) -> None:
+    found = failure(tmp_path, "{prompt: p}", *({"p": ["a", str(i)]} for i in range(5)))
+    expect(found, "schema.expect.yield", "prompt_is_a_list 5", "[*]")
+
+
+def test_an_unknown_role_lists_every_label(tmp_path: Path) -> None:
+    some = [*rows(), {"t": chat(("user", "q"), ("critic", "c"), ("judge", "j"), ("critic", "d"))}]
+    found = failure(tmp_path, T, *some)
+    expect(
+        found,
+        "schema.roles",
+        "'critic', 'judge'",
+        "system 30, human 30, ai 30, critic 2, user 1, judge 1",
+        "roles: {critic: drop}",
+    )
+    expect(failure(tmp_path, f"{{{T}, roles: {{judge: drop}}}}", *some), "schema.roles", "'critic'")
+    assert len(extract(tmp_path, f"{{{T}, roles: {{judge: drop, critic: drop}}}}", *some, checked=True).messages) == 31
+
+
+def test_no_rule_of_a_role_holds(tmp_path: Path) -> None:
+    schema = "turns: {each: t, role: {\"@.role == 'human'\": user}}"
+    expect(failure(tmp_path, schema, *rows()), "schema.turns.role", "else: drop")
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "parts"),
+    [
+        ("{n: '1'}", "schema.where.n", ["never text", "0 10, 1 10, 2 10", "without quotes"]),
+        ("{s: no}", "schema.where.s", ["never true or false", "'no' 30", "a plain yes, no, on or off"]),
+        ("'@.n == 5'", "schema.where", ["drops every one of 30 rows", "n: 0 10, 1 10, 2 10"]),
+        ("{n: 5}", "schema.where", ["drops every one of 30 rows", "n: 0 10"]),
+        ("{m: 5}", "schema.where.m", ["never a number", "none"]),
+    ],
+)
+def test_where_that_cannot_hold(tmp_path: Path, where: str, key: str, parts: list[str]) -> None:
+    expect(failure(tmp_path, f"{{{T}, where: {where}}}", *rows(s="no")), key, *parts)
+
+
+def test_yield_below_what_is_expected(tmp_path: Path) -> None:
+    some = [*rows(17), *({"t": chat(("ai", "a"))} for _ in range(3))]
+    expect(
+        failure(tmp_path, T, *some),
+        "schema.expect.yield",
+        "yield 0.850 is below 0.99",
+        "3 of 20 rows rejected",
+        "no_user_turn 3",
+        "{yield: 0.85}",
+    )
+    assert extract(tmp_path, f"{{{T}, expect: {{yield: 0.85}}}}", *some, checked=True).rejects == {"no_user_turn": 3}
+
+
+def test_filtered_rows_do_not_count_in_yield(tmp_path: Path) -> None:
+    some = [*rows(10, w=1), *({"t": [], "w": 2} for _ in range(10))]
+    assert len(extract(tmp_path, f"{{{T}, where: {{w: 1}}}}", *some, checked=True).messages) == 10
+
+
+def test_too_few_rows(tmp_path: Path) -> None:
+    found = failure(tmp_path, f"{{{T}, expect: {{min_rows: 50}}}}", *rows())
+    expect(found, "schema.expect.min_rows", "30 rows kept, at least 50 expected")
+
+
+def test_one_text_in_most_rows(tmp_path: Path) -> None:
+    found = failure(tmp_path, "{prompt: 't[role=system].content'}", *rows())
+    expect(
+        found,
+        "schema.prompt",
+        "30 of 30 rows (100%) have the same user turns",
+        "they all say: S",
+        "system text",
+        "dedup: [path, …]",
+    )
+    assert extract(tmp_path, "{prompt: 't[role=system].content', dedup: n}", *rows(), checked=True).duplicates == 27
+    assert extract(tmp_path, "{prompt: 't[role=system].content'}", *rows(19), checked=True).duplicates == 18
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("x.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", ["LFS"]),
+        ("x.jsonl", b"<!DOCTYPE html><html><body>Not found</body></html>", ["HTML"]),
+        ("x.jsonl", b"", ["empty"]),
+        ("x.parquet", b"PAR1 not really", []),
+        (None, b"", ["no such file"]),
+    ],
+)
+def test_files_that_are_no_data(tmp_path: Path, name: str | None, content: bytes, parts: list[str]) -> None:
+    path = tmp_path / (name or "missing.jsonl")
+    if name:
+        path.write_bytes(content)
+    found = failure(tmp_path, T, source={"files": str(path)})
+    assert str(path) in found
+    for part in parts:
+        assert part in found

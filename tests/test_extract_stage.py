@@ -1,0 +1,205 @@
+"""The stage as a program: its files, bad input, and that nothing but the rows decides on its bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from extracting import chat, write_rows
+
+from draftmill.extract import mapping, readers, reducing, table
+from draftmill.extract.declaration import from_map
+from draftmill.extract.run import collected, write_rejects
+from draftmill.extract.signature import NUM_PERM, signatures, unpack
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = {"turns": {"each": "t"}, "keep": "full", "meta": {"k": "k"}, "expect": {"yield": 0.1}}
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Rows with duplicates, rejects, repeated ids and a secret that nobody declares."""
+    made = []
+    for i in range(count):
+        user = f"question {i % (count - count // 10)} " + "words " * (i % 7)
+        made.append(
+            {
+                "id": f"id{i % (count // 2)}",
+                "k": i % 4,
+                "secret": f"hidden-{i}",
+                "t": chat(("user", user), ("assistant", f"a{i}")),
+            }
+        )
+        made[-1]["t"][0]["secret"] = "hidden-too"
+        if i % 23 == 0:
+            made[-1]["t"] = [{"role": "assistant", "content": "a", "secret": f"hidden-{i}"}]
+    return made
+
+
+def stage(folder: Path, declared: dict[str, Any], **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run stages/extract.py for the dataset `toy` in `folder`."""
+    composed = {"datasets": {"toy": declared}, "source_mode": "real", "run": {"workers": 1}, **settings}
+    (folder / "params.yaml").write_text(yaml.safe_dump(composed))
+    command = [sys.executable, "-P", str(ROOT / "stages/extract.py"), "toy"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "build/extract/toy").iterdir())}
+
+
+def declared(files: str | list[str], **schema: Any) -> dict[str, Any]:
+    return {"source": {"files": files}, "schema": {**SCHEMA, **schema}, "quota": "all", "answer": "dataset"}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stage")
+    write_rows(folder / "b.jsonl", rows(600))
+    with open(folder / "b.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"t": [{"hidden-broken": 1}\n')
+    write_rows(folder / "a.jsonl", rows(200))
+    done = stage(folder, declared(["b.jsonl", "a.jsonl"], id="id"))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_files_of_the_stage(built: Path) -> None:
+    rows_ = pq.read_table(built / "build/extract/toy/rows.parquet")
+    metrics = json.loads((built / "build/extract/toy/metrics.json").read_text())
+    rejects = [json.loads(line) for line in (built / "build/extract/toy/rejects.jsonl").read_text().splitlines()]
+    assert rows_.schema.names == ["id", "conversation", "tools", "group", "dedup", "signature", "meta"]
+    assert metrics["rows_in"] == 801
+    assert metrics["rows_out"] == rows_.num_rows
+    assert metrics["rows_in"] == metrics["rows_out"] + sum(metrics["dropped"].values())
+    assert len(rejects) == sum(metrics["dropped"].values())
+    assert metrics["dropped"]["no_user_turn"] == 27 + 9
+    ids = rows_["id"].to_pylist()
+    assert ids == sorted(set(ids))
+    assert metrics["notes"]["repeated_ids"] == sum(name.endswith(")") for name in ids) > 0
+    assert {reject["reason"] for reject in rejects} == {
+        "no_user_turn",
+        "truncated_json",
+        "duplicate",
+    } or "not_json" in str(rejects)
+    assert next(reject for reject in rejects if "json" in reject["reason"])["line"] == 601
+    assert all(json.loads(text) in [{"k": k} for k in range(4)] for text in rows_["meta"].to_pylist())
+    assert all(len(value) == 32 for column in ("group", "dedup") for value in rows_[column].to_pylist())
+
+
+def test_undeclared_columns_reach_no_output(built: Path) -> None:
+    for name, content in outputs(built).items():
+        text = (
+            str(pq.read_table(built / "build/extract/toy" / name).to_pydict())
+            if name.endswith("parquet")
+            else content.decode()
+        )
+        assert "hidden" not in text, name
+
+
+def test_order_of_files_chunks_workers_and_memory_change_no_byte(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = outputs(built)
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes((built / name).read_bytes())
+    done = stage(tmp_path, declared(["a.jsonl", "b.jsonl"], id="id"), run={"workers": 2})
+    assert done.returncode == 0, done.stderr
+    assert outputs(tmp_path) == expected
+    # Tiny chunks, runs, buckets and stretches, everything spilled to files.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(readers, "CHUNK_BYTES", 5000)
+    monkeypatch.setattr(mapping, "RUN_BYTES", 3000)
+    monkeypatch.setattr(reducing, "BUCKET_ROWS", 100)
+    with collected(from_map("toy", declared(["b.jsonl", "a.jsonl"], id="id"), "f", "real"), memory=0) as outcome:
+        assert len(outcome.parts) > 20
+        table.write(outcome.reduced, tmp_path / "rows.parquet", limit=20_000)
+        write_rejects(outcome, tmp_path / "rejects.jsonl")
+    assert (tmp_path / "rows.parquet").read_bytes() == expected["rows.parquet"]
+    lines = (tmp_path / "rejects.jsonl").read_bytes().splitlines()
+    assert sorted(lines) == sorted(expected["rejects.jsonl"].splitlines())
+
+
+def test_bad_input_is_counted_with_reasons(tmp_path: Path) -> None:
+    good = json.dumps({"t": chat(("user", "q"), ("assistant", "nul \x00 byte"))}).encode()
+    lines = [
+        good,
+        good[:-9],
+        b"[1, 2]",
+        b'"text"',
+        b"null",
+        b'{"t": null}',
+        b'{"t": "\xff\xfe"}',
+        b'{"t": "raw nul \x00"}',
+        b"",
+        json.dumps({"t": chat(("user", "x" * 20_000_000), ("assistant", "a"))}).encode(),
+        good.replace(b'"q"', b'"other"'),
+    ]
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    done = stage(tmp_path, declared("x.jsonl", meta={}))
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(outputs(tmp_path)["metrics.json"])
+    assert metrics["rows_in"] == 10
+    assert metrics["rows_out"] == 3, "the two good ones and the long one"
+    assert metrics["dropped"] == {
+        "truncated_json": 1,
+        "row_is_a_list": 1,
+        "row_is_no_object": 2,
+        "no_user_turn": 1,
+        "invalid_utf8": 1,
+        "not_json": 1,
+    }
+
+
+def test_a_failure_is_one_clear_message(tmp_path: Path) -> None:
+    write_rows(tmp_path / "x.jsonl", rows(30))
+    done = stage(tmp_path, declared("x.jsonl", turns={"each": "tt"}))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: conf/dataset/toy.yaml: schema.turns.each: toy: tt matched nothing in 30 rows")
+    assert "dvc checkout extract@toy" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "build/extract/toy/rows.parquet").exists()
+    missing = stage(tmp_path, declared("y.jsonl"))
+    assert (missing.returncode, "Traceback" in missing.stderr) == (1, False)
+    assert missing.stderr.startswith("error: conf/dataset/toy.yaml: source: y.jsonl: ")
+
+
+def test_the_stage_starts_without_heavy_libraries(tmp_path: Path) -> None:
+    heavy = ("torch", "transformers", "datasets", "pandas", "scipy", "datasketch")
+    code = f"import sys, draftmill.extract.run; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# -- signatures -----------------------------------------------------------------------------------
+
+
+def jaccard(one: str, other: str) -> float:
+    """The share of equal positions of the signatures of two texts."""
+    first, second = signatures([one.encode(), other.encode()])
+    return float((first == second).mean())
+
+
+def test_signatures_estimate_similarity() -> None:
+    words = [f"word{i}" for i in range(400)]
+    text, half = " ".join(words[:200]), " ".join(words[100:300])
+    assert jaccard(text, text.upper()) == 1
+    assert abs(jaccard(text, half) - 1 / 3) < 0.15
+    assert jaccard(text, " ".join(words[200:])) < 0.1
+    assert jaccard(text, text.replace("word50", "other")) > 0.9
+
+
+def test_a_signature_depends_on_its_text_alone() -> None:
+    texts = [f"text {i} ".encode() * (i % 50) for i in range(300)] + ["日本語".encode(), b"", b"   "]
+    together = signatures(texts)
+    assert together.shape == (303, NUM_PERM)
+    assert all(np.array_equal(signatures([text])[0], row) for text, row in zip(texts, together, strict=True))
+    assert np.array_equal(unpack(together[5].astype("<u4").tobytes()), together[5])
