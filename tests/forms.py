@@ -229,8 +229,8 @@ FORMS: dict[str, tuple[Any, dict[str, Any], str | None, list[str]]] = {
                 "tool_calls": {"each": "content[type=tool_use]", "id": "id", "name": "name", "arguments": "input"},
                 "role": {
                     "@.content[?@.type == 'tool_result']": "tool",
-                    "@.role == 'user'": "user",
-                    "@.role == 'assistant'": "assistant",
+                    '@.role == "user"': "user",
+                    '@.role == "assistant"': "assistant",
                 },
                 "text": ["content[type=tool_result].content", "content"],
             },

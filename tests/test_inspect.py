@@ -15,6 +15,8 @@ import yaml
 from declared import ROOT, extract, roles
 from forms import FORMS, ROWS, bot, user
 from hub_on_loopback import Hub, Repository
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from draftmill.cli.inspect import app
@@ -146,6 +148,87 @@ def test_control_characters_of_rows_never_reach_the_terminal(tmp_path: Path) -> 
     path = written(tmp_path, rows)
     outcome = CliRunner().invoke(app, [path])
     assert outcome.exit_code == 0 and "\x1b" not in outcome.output and "\x07" not in outcome.output
+
+
+KEYS = st.sampled_from(
+    [
+        "role",
+        "content",
+        "value",
+        "messages",
+        "text",
+        "tools",
+        "name",
+        "parameters",
+        "function",
+        "tool_calls",
+        "system",
+        "prompt",
+        "response",
+        "history",
+        "data",
+        "parts",
+        "thinking",
+        "input",
+        "output",
+        "question",
+        "turns",
+        "type",
+        "",
+        "a b",
+        "x'y",
+        'q"z\\',
+        "é",
+    ]
+)
+TEXTS = st.sampled_from(
+    [
+        "user",
+        "assistant",
+        "human",
+        "hello there",
+        "",
+        "None",
+        "[1]",
+        '{"role": "user"}',
+        "USER: hi\nASSISTANT: yo",
+        "text",
+        "tool_result",
+        "tool_use",
+        "image",
+        '<tools>[{"name": "f", "parameters": {}}]</tools>',
+        "\x00",
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=20,
+)
+TURNS = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant", "system", "tool", "agent"]),
+        "content": TEXTS | st.lists(VALUES, max_size=3),
+    },
+    optional={"tool_calls": VALUES, "thinking": VALUES, "function_call": VALUES, "weight": VALUES, "x'y": VALUES},
+)
+CHATS = st.fixed_dictionaries(
+    {"messages": st.lists(TURNS, min_size=1, max_size=4)},
+    optional={"tools": VALUES, "system": VALUES, "id": VALUES, "output": VALUES},
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(CHATS | VALUES, min_size=1, max_size=4))
+def test_whatever_the_rows_are_the_proposal_is_a_valid_file(rows: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "any.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    found = inspect(Source(files=str(path)))
+    assert list(report(found, 100))
+    if found.proposal.schema is not None:
+        text = yaml_text(found.declaration, found.proposal.notes)
+        assert yaml.safe_load(text) == found.declaration
+        validate("any", found.declaration)
 
 
 # -- the command ----------------------------------------------------------------------------------

@@ -181,7 +181,12 @@ def is_text(part: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and kind.endswith("text")
 
 
+def part_kind(part: Mapping[str, Any]) -> str:
+    """The type of a part, or its first key, if it has none."""
+    return str(part.get("type") or next(iter(part), "empty"))
+
+
 def part_types(turns: Iterable[Turn], key: str) -> Counter[str]:
-    """Types of the parts that are no text (the first key, if a part has none), counted."""
+    """Types of the parts that are no text, counted."""
     parts = (part for turn in turns if isinstance(turn.get(key), list) for part in turn[key] if isinstance(part, dict))
-    return Counter(str(part.get("type") or next(iter(part), None)) for part in parts if not is_text(part))
+    return Counter(part_kind(part) for part in parts if not is_text(part))

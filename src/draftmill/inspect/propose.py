@@ -6,6 +6,7 @@ proposal.schema      # {"turns": {"each": "messages"}, ...}
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from draftmill.inspect.conversation import (
     find_conversations,
     find_unnamed,
     flat,
+    part_kind,
     role_meant,
     texts_of,
 )
@@ -161,18 +163,22 @@ def _parts(conversation: Conversation, notes: list[str]) -> Block:
 
 def _tool_results(conversation: Conversation) -> Block:
     """Results that came in turns of the user: such a turn is the tool's."""
-    content, role = conversation.texts[0], conversation.role
-    labels = {f"@.{role} == '{label}'": meant for label in conversation.labels if (meant := role_meant(label))}
-    return {
-        "role": {f"@.{content}[?@.type == 'tool_result']": "tool", **labels},
-        "text": [f"{content}[type=tool_result].content", *conversation.texts],
-    }
+    content, role = _relative(conversation.texts[0]), _relative(conversation.role)
+    labels = {f"{role} == {json.dumps(label)}": meant for label in conversation.labels if (meant := role_meant(label))}
+    results = f"{path_text(conversation.texts[0].split('.'))}[type=tool_result].content"
+    return {"role": {f"{content}[?@.type == 'tool_result']": "tool", **labels}, "text": [results, *conversation.texts]}
+
+
+def _relative(key: str) -> str:
+    """A key of a turn in a filter: `@.content`."""
+    path = path_text(key.split("."))
+    return f"@{path}" if path.startswith("[") else f"@.{path}"
 
 
 def _part(conversation: Conversation, kind: str) -> Mapping[str, Any]:
     contents = (turn.get(conversation.texts[0]) for turn in conversation.turns)
     parts = (part for content in contents if isinstance(content, list) for part in content)
-    return next(part for part in parts if isinstance(part, dict) and (part.get("type") == kind or kind in part))
+    return next(part for part in parts if isinstance(part, dict) and part_kind(part) == kind)
 
 
 def _foreign_keys(conversation: Conversation) -> Block:
