@@ -131,6 +131,20 @@ def test_a_talk_of_unknown_speakers_is_written_for_a_person_to_name_them(tmp_pat
     assert extract(found.declaration, tmp_path).kept == len(ROWS)
 
 
+def test_traces_and_ids_that_rows_share_are_pointed_out(tmp_path: Path) -> None:
+    rows = [
+        {
+            "instance_id": f"task {i // 2}",
+            "run_id": i,
+            "messages": [turn for _ in range(6) for turn in (user(i), bot(i))],
+        }
+        for i in ROWS
+    ]
+    notes = " ".join(inspect(Source(files=written(tmp_path, rows))).proposal.notes)
+    assert "6 user turns a row and no tool turns" in notes and "perhaps  group: instance_id" in notes
+    assert "run_id" not in notes
+
+
 def test_rows_that_do_not_fit_are_named_and_the_yield_is_written(tmp_path: Path) -> None:
     rows = [{"messages": [user(i), bot(i)] if i else [bot(i)]} for i in range(10)]
     found = inspect(Source(files=written(tmp_path, rows)))

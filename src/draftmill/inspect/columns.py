@@ -16,6 +16,8 @@ _BEFORE_JSON = re.compile(r"(?P<line>(?:\S+ ){0,4}\S+)\s*\n\s*[\[{]")
 """The last words of a line before JSON begins."""
 _ID_NAME = re.compile(r"(?:id|uuid|.*_id|.*Id)")
 TOOLS_SHARE = 0.5
+GROUP_SHARE = 0.8
+"""An id groups rows if there are at most so many different values a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,16 @@ def find_id(columns: Columns) -> str | None:
         if _ID_NAME.fullmatch(key) and len(unique) == columns.rows:
             return key
     return None
+
+
+def find_groups(columns: Columns) -> list[str]:
+    """Top-level keys named like ids whose values several rows share: runs of one task, parts of one chat."""
+    found = []
+    for key in sorted(keys[0] for keys in columns.values if len(keys) == 1 and isinstance(keys[0], str)):
+        values = [value for value in columns.values[key,] if isinstance(value, str | int) and value != ""]
+        if _ID_NAME.fullmatch(key) and 1 < len(set(values)) <= GROUP_SHARE * len(values):
+            found.append(key)
+    return found
 
 
 def text_columns(columns: Columns) -> dict[str, str]:

@@ -29,6 +29,8 @@ from draftmill.inspect.conversation import (
 from draftmill.inspect.known import EMPTY_WORDS, Block, tools_beside, without_conversation
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
+TRACE_TURNS = 5
+"""User turns a row from which on they may be tool output."""
 IMAGE_NOTE = (
     "contents hold parts that are no text ({kinds}); they are left out: `parts: reject` drops such rows instead"
 )
@@ -77,7 +79,14 @@ def _wrapped(rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _propose(rows: list[Any]) -> Proposal:
-    places, columns = find_places(rows), columns_of(rows)
+    columns = columns_of(rows)
+    proposal = _of_rows(find_places(rows), columns)
+    if proposal.schema is not None:
+        proposal.notes += [f"several rows share `{key}`: perhaps  group: {key}" for key in cols.find_groups(columns)]
+    return proposal
+
+
+def _of_rows(places: Mapping[Keys, Place], columns: Columns) -> Proposal:
     found = find_conversations(places)
     if found:
         return _of_conversation(found, places, columns)
@@ -110,6 +119,7 @@ def _of_conversation(found: list[Conversation], places: Mapping[Keys, Place], co
         schema["system"] = path_text(system)
     schema |= _tools(first, places) | _roles(first, notes) | _decode(first) | _id(columns) | _empty(first)
     _note_flags(first, notes)
+    _note_trace(first, notes)
     return Proposal(schema, conversation=first, notes=notes)
 
 
@@ -269,3 +279,10 @@ def _note_flags(conversation: Conversation, notes: list[str]) -> None:
             notes.append(
                 f"turns carry `{key}` ({', '.join(map(str, sorted(values)[:4]))}): perhaps  mask: {{flag: {key}}}"
             )
+
+
+def _note_trace(conversation: Conversation, notes: list[str]) -> None:
+    meanings = Counter(role_meant(turn.get(conversation.role)) for turn in conversation.turns)
+    share = meanings["user"] / len(conversation.place.rows)
+    if share >= TRACE_TURNS and not meanings["tool"]:
+        notes.append(f"{share:.0f} user turns a row and no tool turns: if they are tool output, see `keep`")
