@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import wraps
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -49,8 +50,8 @@ def common_part(paths: list[str]) -> str:
     fixed = [fixed_part(path) for path in paths]
     if len(set(fixed)) == 1:
         return fixed[0]
-    together = [PurePosixPath(path).parts for path in fixed]
-    shared = [names[0] for names in zip(*together, strict=False) if len(set(names)) == 1]
+    levels = zip(*(PurePosixPath(path).parts for path in fixed), strict=False)
+    shared = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels)]
     return str(PurePosixPath(*shared)) if shared else "."
 
 

@@ -1,0 +1,160 @@
+"""What a person who made a mistake is told: the file, the key, what was found, the fix; exit code 1, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tinybuild import Done, Space, copied, new
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Space:
+    """A project that was never built; tests leave it as they found it."""
+    space = new(tmp_path_factory.mktemp("errors") / "project")
+    assert space.draftmill("compose").code == 0
+    return space
+
+
+def composing(space: Space, name: str, text: str | None) -> Done:
+    """`draftmill compose` with a file's text replaced (None: removed), which must fail and change nothing."""
+    path = space.path(name)
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    composed = space.path("params.yaml").read_bytes()
+    if text is None:
+        path.unlink()
+    else:
+        space.write(name, text)
+    try:
+        done = space.draftmill("compose")
+    finally:
+        if before is None:
+            path.unlink()
+        else:
+            space.write(name, before)
+    assert done.code == 1, done.text
+    assert "Traceback" not in done.text
+    assert space.path("params.yaml").read_bytes() == composed
+    return done
+
+
+ALPHA = "conf/dataset/alpha.yaml"
+GOOD = "source: {files: data/alpha.jsonl}\nschema: {prompt: question}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (ALPHA, GOOD + "quota: many\n", ["conf/dataset/alpha.yaml", "quota", "many"]),
+        (ALPHA, GOOD + "qouta: 4\n", ["conf/dataset/alpha.yaml", "qouta", "quota"]),
+        (ALPHA, "source: {files: data/alpha.jsonl}\nschema: {promt: question}\n", ["alpha.yaml", "promt", "prompt"]),
+        (ALPHA, "source: {file: data/alpha.jsonl}\nschema: {prompt: question}\n", ["alpha.yaml", "file", "files"]),
+        (ALPHA, GOOD + "mask: asistant\n", ["alpha.yaml", "asistant", "assistant"]),
+        (ALPHA, "schema: {prompt: question\n", ["conf/dataset/alpha.yaml", "not valid YAML at line 2"]),
+        ("conf/dataset/My-Set.yaml", GOOD, ["conf/dataset/My-Set.yaml", "a-z, 0-9 and _", "my_set.yaml"]),
+        ("conf/experiment/tiny.yaml", "# @package _global_\nquota_cap: some\n", ["quota_cap", "whole number", "some"]),
+        ("conf/experiment/tiny.yaml", "# @package _global_\nsource_mode: sampel\n", ["source_mode", "sample"]),
+        (
+            "conf/experiment/tiny.yaml",
+            "# @package _global_\ndefaults:\n  - override /target: tinny\n",
+            ["conf/target", "tinny", "tiny"],
+        ),
+        (
+            "conf/experiment/tiny.yaml",
+            "# @package _global_\nsampling: {temprature: 1.0}\n",
+            ["conf/sampling/default.yaml", "temprature", "temperature"],
+        ),
+        (
+            "conf/experiment/tiny.yaml",
+            "# @package _global_\nblend: {allocate: {agents: {match: no_such, take: all}}}\n",
+            ["allocate.agents", "no_such"],
+        ),
+        ("conf/target/chatml_tools.jinja", None, ["conf/target/chatml_tools.jinja", "no such file"]),
+    ],
+)
+def test_a_faulty_configuration(project: Space, name: str, text: str | None, told: list[str]) -> None:
+    """Everything is checked before anything runs, and params.yaml stays as it was."""
+    done = composing(project, name, text)
+    assert done.text.startswith("error: ")
+    for part in told:
+        assert part in done.text, (part, done.text)
+
+
+def test_no_dataset_at_all(project: Space) -> None:
+    """A project whose datasets are all disabled cannot be built."""
+    text = GOOD + "enabled: false\n"
+    before = project.path("conf/dataset/beta.yaml").read_text(encoding="utf-8")
+    project.write("conf/dataset/beta.yaml", before + "enabled: false\n")
+    try:
+        done = composing(project, ALPHA, text)
+    finally:
+        project.write("conf/dataset/beta.yaml", before)
+    assert "conf/blend" in done.text or "no dataset takes part" in done.text
+
+
+def test_use(project: Space) -> None:
+    """`draftmill use` edits one line, and knows the experiments there are."""
+    unknown = project.draftmill("use", "tinny")
+    assert unknown.code == 1 and "did you mean 'tiny'?" in unknown.text
+    before = project.path("conf/config.yaml").read_text(encoding="utf-8")
+    assert project.draftmill("use", "quickstart").code == 0
+    after = project.path("conf/config.yaml").read_text(encoding="utf-8")
+    assert after == before.replace("experiment: tiny", "experiment: quickstart")
+    assert project.draftmill("use", "tiny").code == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new_text", "told"),
+    [
+        ("prompt: question", "prompt: questoin", ["alpha", "questoin", "question"]),
+        ("files: data/alpha.jsonl", "files: data/alfa.jsonl", ["data/alfa.jsonl"]),
+        ("{prompt: question, id: key}", "{turns: {each: chat}}", ["alpha", "critic"]),
+    ],
+)
+def test_data_that_does_not_fit(tmp_path: Path, old: str, new_text: str, told: list[str]) -> None:
+    """extract fails with one message, and the earlier output comes back with the command that the message names."""
+    space = copied(tmp_path)
+    rows = space.path("build/extract/alpha/rows.parquet").read_bytes()
+    if "chat" in new_text:
+        turns = '{"chat": [{"role": "user", "content": "a"}, {"role": "critic", "content": "b"}]}\n'
+        space.write("data/alpha.jsonl", turns * 3)
+    space.edit("conf/dataset/alpha.yaml", old, new_text)
+    if "alfa" in new_text:
+        space.dvc("repro", "extract@alpha")  # another input path: "run the same command again"
+    done = space.dvc("repro", "extract@alpha")
+    assert done.code != 0 and "Traceback" not in done.text
+    for part in told:
+        assert part in done.text, (part, done.text)
+    if "alfa" not in new_text:
+        assert "dvc checkout build/extract/alpha" in done.text, done.text
+        assert space.dvc("checkout", "build/extract/alpha").code == 0
+    assert space.path("build/extract/alpha/rows.parquet").read_bytes() == rows
+
+
+def test_one_bad_dataset_does_not_stop_the_others(tmp_path: Path) -> None:
+    """`dvc repro --keep-going` builds what it can; blend waits for the dataset that failed."""
+    space = copied(tmp_path)
+    space.edit("conf/dataset/alpha.yaml", "prompt: question", "prompt: nothing_here")
+    space.edit("conf/dataset/beta.yaml", "mask: assistant", "mask: all")
+    done = space.dvc("repro", "--keep-going")
+    assert done.code != 0
+    assert done.ran == ["extract@alpha", "tokenize@beta"] or done.ran == ["tokenize@beta", "extract@alpha"]
+
+
+def test_two_builds_at_once(tmp_path: Path) -> None:
+    """The second one waits, or says who holds the lock; what is built is whole."""
+    space = copied(tmp_path)
+    space.edit("conf/dataset/alpha.yaml", "quota: 4", "quota: 5")
+    command = [str(space.python), "-m", "dvc", "repro", "hidden_states@alpha"]
+    first = subprocess.Popen(
+        command, cwd=space.root, env=space.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    time.sleep(1.5)
+    second = space.dvc("repro", "hidden_states@alpha")
+    text, _ = first.communicate(timeout=120)
+    ended = (first.returncode, second.code)
+    assert ended == (0, 0) or ("lock" in text + second.text.lower() or "busy" in text + second.text), second.text
+    assert space.repro("hidden_states@alpha") == []
+    assert space.metrics("generate", "alpha")["rows_out"] == 5
