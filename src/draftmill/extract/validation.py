@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,13 +54,24 @@ def _validator() -> Draft202012Validator:
 
 
 def _deepest(error: Any) -> Any:
-    """Of the alternatives of an anyOf, the mistake in the one that was meant: whose type fits, deepest inside."""
+    """Of the alternatives of an anyOf, the mistake in the one that was meant: deepest inside, with the nearest keys."""
     while error.context:
-        fitting = [inner for inner in error.context if inner.validator != "type" or len(inner.path)]
+        fitting = [inner for inner in error.context if inner.validator not in ("type", "enum", "const") or inner.path]
         if not fitting:
             return error
-        error = max(fitting, key=lambda inner: (len(inner.absolute_path), inner.validator != "required"))
+        error = max(
+            fitting, key=lambda inner: (len(inner.absolute_path), inner.validator != "required", _nearness(inner))
+        )
     return error
+
+
+def _nearness(error: Any) -> float:
+    """How near the unknown keys of an object are to those that it may have."""
+    known = error.schema.get("properties", {})
+    if error.validator != "additionalProperties":
+        return 0.0
+    ratios = [SequenceMatcher(None, str(name), other).ratio() for name in error.instance for other in known]
+    return max(ratios, default=0.0)
 
 
 def _explained(error: Any, file: str) -> ConfigError:
