@@ -111,6 +111,15 @@ FORMS: dict[str, tuple[Any, dict[str, Any], str | None, list[str]]] = {
         "data[*]",
         TWO,
     ),
+    "one trace, and steps that each repeat what came before": (
+        {
+            "trajectory": [{"action": "ls", "query": [user(1), bot(1)]}, {"action": "cat", "query": [user(1), bot(1)]}],
+            "history": [user(1), bot(1), user(2), bot(2)],
+        },
+        {"turns": {"each": "history"}},
+        None,
+        [*TWO, *TWO],
+    ),
     "a map of rows": (
         {f"r{i}": {"messages": [user(i), bot(i)]} for i in ROWS},
         {"turns": {"each": "messages"}},

@@ -70,11 +70,13 @@ def _wrapped(rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     values = list(rows[0].values())
     if len(values) > 1 and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
         yield "*", values
-    for key, value in rows[0].items():
-        # a list of turns is a conversation, not a list of rows
-        if isinstance(value, list) and len(value) > 1 and all(isinstance(item, dict) for item in value):
-            if as_conversation(Place((key,), lists=[(0, value)])) or names.sides(names.plain_names(rows[0])):
-                return
+    lists = {key: value for key, value in rows[0].items() if isinstance(value, list)}
+    if any(as_conversation(Place((key,), lists=[(0, value)])) for key, value in lists.items()):
+        return  # the object itself is the row
+    if names.sides(names.plain_names(rows[0])):
+        return
+    for key, value in lists.items():
+        if len(value) > 1 and all(isinstance(item, dict) for item in value):
             yield f"{path_text((key,))}[*]", value
 
 
