@@ -15,12 +15,17 @@ memory    peak memory with many shards / with few
 
 from __future__ import annotations
 
+import sys
+
+# Programs here are named like stages, and some stages like modules of Python's own library.
+sys.path[:] = [folder for folder in sys.path if not folder.endswith("benchmarks")]
+
 import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +43,7 @@ from draftmill.hidden_states.store import Reader
 
 HIDDEN, FFN, HEADS, KV, VOCABULARY, DRAFT_VOCABULARY, TTT = 576, 1536, 9, 3, 4096, 8192, 3
 CAPTURE, PADDING, LOADING, MEMORY = 0.9, 0.05, 0.02, 1.25
-MEMORY_PROGRAM = "import sys; sys.path[:0] = [{folder!r}]; import hidden_states as b; print(b.peak({rows}))"
+MEMORY_PROGRAM = "import runpy; print(runpy.run_path({file!r})['peak']({rows}))"
 
 
 def make_model(blocks: int) -> Any:
@@ -107,12 +112,11 @@ def compare_capture(blocks: int, count: int, repeats: int) -> tuple[float, float
     rows = write_rows(lengths)
     bare(model, rows[:2])
     alone, whole = [], []
-    for _ in range(repeats):
+    for run in range(repeats):
         alone.append(seconds(lambda: bare(model, rows)))
         whole.append(seconds(lambda: stage.build(make_job(blocks), lambda: Local(model))))
-        for path in Path(".draftmill/states").rglob("shard-*"):
-            if path is not None and _ + 1 < repeats:
-                path.unlink()
+        if run + 1 < repeats:
+            shutil.rmtree(".draftmill/states")
     ordered = sorted(lengths, reverse=True)
     return min(alone) / min(whole), pack.padding(ordered, pack.batches(ordered, StatesRun().batch_tokens))
 
@@ -173,7 +177,7 @@ def compare_memory(few: int, many: int) -> float:
     """Peak memory with many rows as a multiple of that with few."""
     peaks = []
     for rows in (few, many):
-        program = MEMORY_PROGRAM.format(folder=str(Path(__file__).parent), rows=rows)
+        program = MEMORY_PROGRAM.format(file=__file__, rows=rows)
         done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
         peaks.append(float(done.stdout.splitlines()[-1]))
     return peaks[1] / peaks[0]

@@ -280,6 +280,11 @@ class TestNearDuplicates:
         run({"a": made}, near_duplicates=self.near, holdout={"fraction": 0.3})
         assert "a/a2" in chosen("heldout") and "a/a1" not in chosen()
 
+    def test_texts_without_a_word_are_not_alike(self) -> None:
+        datasets = {"a": [Row("a1", "??? !!!")], "b": [Row("b1", "... --- ...")]}
+        run(datasets, near_duplicates=self.near, holdout=NO_HOLDOUT)
+        assert len(chosen()) == 2
+
     def test_further_rows_of_a_conversation_use_its_signature(self) -> None:
         made = [Row(f"c1#{k}", SENTENCE, dedup=f"d{k}", conversation="c1") for k in range(2)]
         run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 import torch
 from states import LAYERS, Counting, make_job, make_model, make_rows, reference, write_tokens
 
-from draftmill.errors import BuildError, ConfigError, DataError
+from draftmill.errors import BuildError, ConfigError, DataError, guard
 from draftmill.hidden_states import States, stage
 from draftmill.hidden_states.manifest import adopt, collect, load_manifest
 from draftmill.hidden_states.store import Reader, verify
@@ -309,6 +310,14 @@ class TestDamage:
         stage.build(work, engine)
         assert engine.rows == 30 and "of another store" in capsys.readouterr().out
 
+    def test_an_unreadable_description_is_said_and_replaced(self, engine: Counting, capsys: Any) -> None:
+        before = contents()
+        path = sorted(KEPT.glob("shard-*.json"))[0]
+        path.write_text("{")
+        stage.build(make_job(), engine)
+        assert f"{path} cannot be read" in capsys.readouterr().out
+        assert 0 < engine.rows < 30 and contents() == before
+
     def test_places_that_are_no_row(self) -> None:
         place = places()[0]
         with pytest.raises(DataError, match="has no row"):
@@ -352,6 +361,19 @@ class TestDisk:
         with pytest.raises(BuildError, match="do not fit") as caught:
             stage.build(make_job(), never)
         assert "1 kB free" in str(caught.value) and not any(OUT.iterdir())
+
+    def test_a_disk_that_fills_meanwhile_ends_with_a_sentence(
+        self, engine: Counting, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    ) -> None:
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        write_tokens("d", make_rows(10))
+        monkeypatch.setattr("os.posix_fallocate", full)
+        with pytest.raises(SystemExit) as caught:
+            guard(lambda: stage.build(make_job(), engine))
+        assert caught.value.code == 1 and "no space left" in capsys.readouterr().err
+        assert not list(KEPT.glob("*shard*"))
 
     def test_sizes(self) -> None:
         assert [stage.size(n) for n in (12, 1500, 2.5e9, 3e12)] == ["12 bytes", "1.5 kB", "2.5 GB", "3 TB"]
@@ -405,6 +427,14 @@ class TestKept:
         assert collect({names[0]}) == size
         assert [path.name for path in KEPT.glob("shard-*.safetensors")] == names[:1]
         stage.build(make_job(), engine)
+
+    def test_collect_removes_what_a_killed_build_left(self) -> None:
+        KEPT.mkdir(parents=True)
+        old, new = KEPT / ".shard-a.safetensors.1.part", KEPT / ".shard-b.safetensors.2.part"
+        for path in (old, new):
+            path.write_bytes(b"x" * 100)
+        os.utime(old, (0, 0))
+        assert collect(set()) == 100 and new.exists() and not old.exists()
 
 
 class TestSettings:

@@ -10,10 +10,16 @@ itself and keeps its traceback.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
+
+# What is wrong with the machine and not with draftmill: said in words, without a traceback.
+_FULL = "no space left; what was finished is kept in .draftmill/, free some and run it again (`draftmill gc` helps)"
+_CLOSED = "cannot be written here: check its owner, its permissions, and whether the disk is mounted read-only"
+_MACHINE = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EROFS: _CLOSED, errno.EACCES: _CLOSED, errno.EPERM: _CLOSED}
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -84,6 +90,12 @@ def guard(run: Callable[[], object]) -> NoReturn:
     except DraftmillError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in _MACHINE:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(printable(f"error: {place}{_MACHINE[error.errno]}"), file=sys.stderr)
+        sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         print("interrupted; what was finished is kept in .draftmill/", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

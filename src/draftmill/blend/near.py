@@ -52,18 +52,27 @@ def _minhash(found: Signature) -> Any:
     return LeanMinHash(seed=1, hashvalues=found.astype(np.uint64), scheme="legacy")
 
 
-def signatures(dataset: str) -> dict[str, bytes]:
-    """Conversation id -> packed signature, from extract; conversations without user text have none."""
-    return {row: packed for row, packed in stream(dataset) if packed is not None}
+def signatures(dataset: str) -> dict[str, Signature]:
+    """Conversation id -> signature, from extract; a conversation whose user turns have no word has none."""
+    return {row: found for row, found in stream(dataset) if found is not None}
 
 
-def stream(dataset: str) -> Iterator[tuple[str, bytes | None]]:
-    """(conversation id, packed signature or None) of a dataset's extracted rows."""
+def stream(dataset: str) -> Iterator[tuple[str, Signature | None]]:
+    """(conversation id, signature or None) of a dataset's extracted rows."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(BUILD / "extract" / dataset / "rows.parquet") as file:
         for batch in file.iter_batches(columns=["id", "signature"]):
-            yield from zip(batch.column("id").to_pylist(), batch.column("signature").to_pylist(), strict=True)
+            packed = batch.column("signature").to_pylist()
+            yield from zip(batch.column("id").to_pylist(), map(_unpacked, packed), strict=True)
+
+
+def _unpacked(packed: bytes | None) -> Signature | None:
+    """None also for a text without a word: extract fills its signature with the largest number."""
+    if packed is None:
+        return None
+    found = unpack(packed)
+    return None if (found == np.uint32(0xFFFFFFFF)).all() else found
 
 
 def drop_near(datasets: Mapping[str, Rows], priority: Sequence[str], settings: NearDuplicates, seed: int) -> None:
@@ -74,22 +83,21 @@ def drop_near(datasets: Mapping[str, Rows], priority: Sequence[str], settings: N
     """
     index = Index(settings.threshold)
     owners: list[tuple[str, str]] = []
-    packed = {name: signatures(name) for name in priority}
     for heldout in (True, False):
         for name in priority:
-            rows = datasets[name]
+            rows, known = datasets[name], signatures(name)
             kept: list[tuple[Signature, str]] = []
             for row in rows.order(heldout, seed):
-                found = packed[name].get(rows.conversation(row, packed[name]))
+                found = known.get(rows.conversation(row, known))
                 if found is None:
                     continue
-                matches = index.like(unpack(found))
+                matches = index.like(found)
                 if matches:
                     similarity, key = matches[0]
                     owner, other = owners[key]
                     rows.drop(row, "near_duplicate", f"{owner}/{other}", f"similarity {similarity:.2f}")
                 else:
-                    kept.append((unpack(found), rows.ids[row]))
+                    kept.append((found, rows.ids[row]))
             for found_signature, row_id in kept:  # only now: rows of one dataset are not compared with each other
                 index.add(found_signature)
                 owners.append((name, row_id))

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from draftmill.blend.near import Index, stream
-from draftmill.extract.signature import unpack
+from draftmill.blend.near import Index, Signature, stream
 from draftmill.workspace import BUILD
 
 
@@ -32,22 +31,22 @@ def overlap(datasets: Sequence[str], threshold: float = 0.85) -> list[Pair]:
         if not (BUILD / "extract" / name / "rows.parquet").exists():
             continue
         rows = list(_rows(name))
-        for dedup, packed in rows:
+        for dedup, found in rows:
             known = keys.get(dedup, set()) if dedup else set()
             exact.update((other, name) for other in known)
-            alike = {owners[key] for _, key in index.like(unpack(packed))} if packed else set()
+            alike = {owners[key] for _, key in index.like(found)} if found is not None else set()
             near.update((other, name) for other in alike - known)
-        for dedup, packed in rows:
+        for dedup, found in rows:
             if dedup:
                 keys.setdefault(dedup, set()).add(name)
-            if packed:
-                index.add(unpack(packed))
+            if found is not None:
+                index.add(found)
                 owners.append(name)
     return [Pair(*pair, exact[pair], near[pair]) for pair in sorted(exact.keys() | near.keys())]
 
 
-def _rows(dataset: str) -> Iterator[tuple[str | None, bytes | None]]:
+def _rows(dataset: str) -> Iterator[tuple[str | None, Signature | None]]:
     import pyarrow.parquet as pq
 
     dedup = pq.read_table(BUILD / "extract" / dataset / "rows.parquet", columns=["dedup"]).column("dedup").to_pylist()
-    yield from zip(dedup, (packed for _, packed in stream(dataset)), strict=True)
+    yield from zip(dedup, (found for _, found in stream(dataset)), strict=True)

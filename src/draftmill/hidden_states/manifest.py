@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 
 from draftmill.errors import DataError
 from draftmill.workspace import keep
+
+ABANDONED_S = 3600.0
 
 
 def file_digest(path: Path) -> str:
@@ -102,8 +105,15 @@ def _replace_by_link(kept: Path, stored: Path) -> int:
 
 
 def collect(used: set[str]) -> int:
-    """Delete every kept shard file that is not in `used` (file names from manifests); returns the bytes freed."""
+    """Delete every kept shard file that is not in `used` (file names from manifests); returns the bytes freed.
+
+    What killed builds left half-written goes too, once nobody has written to it for an hour.
+    """
     freed = 0
+    for path in sorted(keep("states").glob("*/.shard-*.part")):
+        if time.time() - path.stat().st_mtime > ABANDONED_S:
+            freed += path.stat().st_size
+            path.unlink()
     for path in sorted(keep("states").glob("*/shard-*.safetensors")):
         if path.name not in used:
             freed += path.stat().st_size

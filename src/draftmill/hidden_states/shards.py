@@ -88,7 +88,9 @@ class Store:
         self.parts: dict[str, list[Part]] = {}
         for path in sorted(folder.glob("shard-*.json")):
             part = _load(path)
-            if part.shard == shard_name(self.key, (name for name, _ in part.rows)):
+            if part is None:
+                say(f"{path} cannot be read, and is not used")
+            elif part.shard == shard_name(self.key, (name for name, _ in part.rows)):
                 self._add(part)
             else:
                 say(f"{path} is of another store, and is not used")
@@ -224,10 +226,13 @@ def _sum_rows(tensors: dict[str, Tensor]) -> None:
         start = end
 
 
-def _load(path: Path) -> Part:
-    fields = json.loads(path.read_bytes())
-    rows = tuple((name, length) for name, length in fields.pop("rows"))
-    return Part(rows=rows, layers=tuple(fields.pop("layers")), **fields)
+def _load(path: Path) -> Part | None:
+    try:
+        fields = json.loads(path.read_bytes())
+        rows = tuple((name, length) for name, length in fields.pop("rows"))
+        return Part(rows=rows, layers=tuple(fields.pop("layers")), **fields)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _create(
@@ -243,7 +248,9 @@ def _create(
     text += b" " * (-len(text) % 8)  # the format wants the data to begin at a multiple of 8
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
+        file.flush()
+        # Reserved now: a full disk is an error here, and would kill the process at a write to the mapped file.
+        os.posix_fallocate(file.fileno(), 0, 8 + len(text) + end)
     mapped = np.memmap(path, mode="r+")
     tensors = {}
     for name, (dtype, shape) in shapes.items():
