@@ -418,3 +418,43 @@ def test_chunks_can_be_handed_to_another_process(tmp_path: Path) -> None:
     for chunk in chunks(Source(files=str(path))):
         assert pickle.loads(pickle.dumps(chunk)) == chunk
         assert replace(chunk).unit == "line"
+
+
+def damaged(draw: random.Random, data: bytes) -> bytes:
+    """`data` with some bytes changed, cut out, doubled or cut off."""
+    changed = bytearray(data)
+    for _ in range(draw.randrange(1, 4)):
+        place, kind = draw.randrange(len(changed) or 1), draw.randrange(4)
+        if kind == 0:
+            changed[place : place + 1] = draw.randbytes(1)
+        elif kind == 1:
+            del changed[place : place + draw.randrange(1, 40)]
+        elif kind == 2:
+            changed[place:place] = changed[place : place + draw.randrange(1, 40)]
+        else:
+            del changed[place:]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", [*FORMS, "a.csv", "a.tsv.gz", "a.parquet"])
+def test_damaged_files_give_rows_rejects_or_one_clear_error(tmp_path: Path, name: str) -> None:
+    rows = [{"a": "x" * 9, "b": "ä"}, {"a": 'y"\n', "b": "z"}] * 6
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+        data = (tmp_path / name).read_bytes()
+    elif name in FORMS:
+        made = FORMS[name](rows)
+        data = made if isinstance(made, bytes) else made.encode()
+    else:
+        data = b"a\tb\nx\ty\n" * 9 if "tsv" in name else 'a,b\n"x\ny",ä\n'.encode() * 9
+        data = gzip.compress(data) if name.endswith(".gz") else data
+    draw = random.Random(name)
+    for _ in range(150):
+        path = write(tmp_path / name, damaged(draw, data))
+        try:
+            for item in read(Source(files=str(path))):
+                json.dumps(
+                    item.value.reason if isinstance(item.value, Reject) else item.value, ensure_ascii=False
+                ).encode()
+        except DataError as error:
+            assert error.file and error.file.endswith(name)
