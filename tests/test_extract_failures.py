@@ -114,7 +114,7 @@ def test_an_unknown_role_lists_every_label(tmp_path: Path) -> None:
         "schema.roles",
         "'critic', 'judge'",
         "system 30, human 30, ai 30, critic 2, user 1, judge 1",
-        "roles: {critic: drop}",
+        "roles: {critic: …, judge: …}",
     )
     expect(failure(tmp_path, f"{{{T}, roles: {{judge: drop}}}}", *some), "schema.roles", "'critic'")
     assert len(extract(tmp_path, f"{{{T}, roles: {{judge: drop, critic: drop}}}}", *some, checked=True).messages) == 31

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from draftmill.extract.literals import loads
 from draftmill.extract.outcome import Rejected, Work
 from draftmill.extract.readers import Chunk, ChunkReader, Reject, chunks
 from draftmill.extract.rows import decoder, selector
-from draftmill.extract.schema import ROLES, TARGET_ROLES, Block
+from draftmill.extract.schema import TARGET_ROLES, Block
 from draftmill.extract.turns import elements_of, label_of
 from draftmill.extract.walk import Walk, walk
 
@@ -120,15 +121,18 @@ def _unknown_roles(declaration: Declaration) -> DataError:
                 if not known:
                     unknown[label] += 1
                     key = f"{block.key}.role" if block.role.rules else "roles"
-    first = unknown.most_common(1)[0][0]
-    close = nearest(first.lower(), [*ROLES, *schema.roles])
-    meaning = schema.roles.get(close or "", "drop")
-    fix = f"add  roles: {{{first}: {meaning}}}  (one of {', '.join(TARGET_ROLES)})"
+    guesses = ", ".join(f"{label}: {_guess(label, schema.roles)}" for label, _ in unknown.most_common(8))
+    fix = f"add  roles: {{{guesses}}}  (each one of {', '.join(TARGET_ROLES)})"
     if key != "roles":
         fix = "add a filter for these turns, or  else: drop"
     names = ", ".join(f"'{excerpt(name, 40)}'" for name, _ in unknown.most_common(5))
-    message = f"{declaration.name}: no role is declared for the label {names}"
+    message = f"{declaration.name}: no role is declared for the label{'s' * (len(unknown) > 1)} {names}"
     return _failed(declaration, key, message, f"labels seen: {_counts(labels, 30)}", fix)
+
+
+def _guess(label: str, known: Mapping[str, str]) -> str:
+    """The role of the known label that is nearest to an unknown one."""
+    return known.get(nearest(label.lower(), known) or "", "…")
 
 
 def _check_where(outcome: Outcome, declaration: Declaration) -> None:

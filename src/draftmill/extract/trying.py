@@ -34,9 +34,9 @@ def attempt(
     declaration = read(declared, files)
     with collected(declaration, limit=rows, memory=MEMORY_BYTES) as outcome:
         if as_json:
-            print(json.dumps(_as_json(outcome, declaration, explained), ensure_ascii=True))
+            print(json.dumps(_as_json(outcome, declaration, explained), ensure_ascii=True), flush=True)
         else:
-            print(printable("\n".join(_as_text(outcome, declaration, explained))))
+            print(printable("\n".join(_as_text(outcome, declaration, explained))), flush=True)
         check(outcome, declaration)
 
 
