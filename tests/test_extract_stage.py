@@ -164,7 +164,7 @@ def test_a_failure_is_one_clear_message(tmp_path: Path) -> None:
     done = stage(tmp_path, declared("x.jsonl", turns={"each": "tt"}))
     assert done.returncode == 1
     assert done.stderr.startswith("error: conf/dataset/toy.yaml: schema.turns.each: toy: tt matched nothing in 30 rows")
-    assert "dvc checkout extract@toy" in done.stderr
+    assert "dvc checkout build/extract/toy" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "build/extract/toy/rows.parquet").exists()
     missing = stage(tmp_path, declared("y.jsonl"))

@@ -239,6 +239,6 @@ def failing(declaration: Declaration) -> Iterator[None]:
     except DraftmillError as error:
         if error.file not in (None, declaration.file):
             error.message, error.file, error.key = f"{error.file}: {error.message}", declaration.file, "source"
-        back = f"the earlier output comes back with: dvc checkout extract@{declaration.name}"
+        back = f"the earlier output comes back with: dvc checkout build/extract/{declaration.name}"
         error.fix = f"{error.fix}\n  {back}" if error.fix else back
         raise
