@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the environments of the real servers under .deps/: .deps/vllm (3.4 GB) and .deps/sglang (packages over it).
+# Makes the environments of the real servers under .deps/: .deps/vllm (3.4 GB), .deps/sglang (packages over it), and
+# .deps/peers (other trainers' packages, beside this project's own, for the tests of parity).
 # Usage: requirements/environments.sh [python]. What is there already is left as it is.
 set -eu
 cd "$(dirname "$0")/.."
@@ -32,4 +33,10 @@ def __getattr__(name):
 STUB
     echo 'from . import __getattr__' > .deps/sglang/torchvision/transforms/functional.py
     touch .deps/sglang/.ready
+fi
+
+if [ ! -e .deps/peers/.ready ]; then
+    rm -rf .deps/peers
+    .venv/bin/pip install --quiet --no-deps --target .deps/peers --requirement requirements/peers.txt
+    touch .deps/peers/.ready
 fi

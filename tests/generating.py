@@ -46,7 +46,8 @@ def write_params(folder: Path, target: Target, dataset: str = "demo", **changes:
     engine = changes.pop("engine", Engine(name="transformers", identity=Identity(dtype="float32")))
     sampling = changes.pop("sampling", Sampling(max_new_tokens=12))
     renderer(target)  # leaves what it reads of the tokenizer in .draftmill, for programs that start here
-    run = {"device": "cpu", "threads": 1, "generate": changes.pop("run", {})}
+    threads = changes.pop("threads", 1)
+    run = {"device": "cpu", "threads": threads, "generate": changes.pop("run", {})}
     whole = {
         "datasets": dict.fromkeys(names, declared),
         "answered": dict.fromkeys(names, ""),

@@ -13,8 +13,9 @@ from draftmill.generate.checks import Judge, repeats
 from draftmill.generate.converse import Told, converse
 from draftmill.generate.dialogue import Dialogue
 from draftmill.generate.estimate import kaplan_meier, mean_length
-from draftmill.generate.request import Answer, Prompter, RowError
-from draftmill.generate.settings import Engine, Identity, Policy, Sampling
+from draftmill.generate.meter import Meter
+from draftmill.generate.request import Answer, Prompter, Request, RowError
+from draftmill.generate.settings import Engine, GenerateRun, Identity, Policy, Sampling
 from draftmill.generate.tool_schemas import faults
 from draftmill.target import Renderer, Target, renderer
 
@@ -252,3 +253,32 @@ def at_share(lengths: list[float], slots: int, share: float) -> tuple[list[float
         finished.append(now - begun)
         heapq.heappush(busy, (now + next(waiting), now))
     return finished, [now - begun for _, begun in busy]
+
+
+def test_the_progress_line_tells_both_means_and_what_it_will_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("draftmill.generate.meter.time.monotonic", lambda: clock[0])
+    meter = Meter(GenerateRun(max_cost_usd=100.0), engine_line=lambda: "4 in flight, http_429 2")
+    requests = [Request(key=f"{i:032x}", limit=1000, prompt_ids=[1], messages=[]) for i in range(20)]
+    for request in requests:
+        meter.asked(request)
+    for i, request in enumerate(requests[:10]):  # ten tokens a second: lengths 10, 20, ... 100
+        clock[0] = i + 1.0
+        usage = {"completion_tokens": 10 * (i + 1), "cost": 0.01 * (i + 1)}
+        meter.ended(request, Answer(finish="stop", limit=1000, engine="e", usage=usage))
+    naive, estimate = meter.mean()
+    assert naive == 55 and estimate > 75, "ten more answers are longer than 100 tokens"
+    note = meter.note(0.5)
+    assert f"answers {estimate:.0f} tokens (finished ones 55)" in note and "0.55 of about" in note
+    assert float(note.split("of about ")[1].split()[0]) > 0.55 * (1 + estimate / 55) * 0.99
+    assert note.endswith("4 in flight, http_429 2")
+    assert meter.exhausted() is None
+
+
+def test_many_answers_keep_the_meter_small() -> None:
+    meter = Meter(GenerateRun())
+    request = Request(key="0" * 32, limit=1000, prompt_ids=[1], messages=[])
+    for _ in range(10_000):
+        meter.asked(request)
+        meter.ended(request, Answer(finish="stop", limit=9, engine="e", usage={"completion_tokens": 5}))
+    assert len(meter._lengths) == 4096 and meter.mean() == (5, 5)

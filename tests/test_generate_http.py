@@ -210,6 +210,13 @@ def test_what_will_not_get_better_ends_the_run_at_once(fault: str, words: str, t
         assert server.requests <= 16 * HOPELESS
 
 
+def test_rows_that_an_earlier_run_left_over_do_not_end_the_run(tmp_path: Path) -> None:
+    bad = {digest_of("sglang", question(i)) for i in range(30)}
+    with Loopback(lambda digest, attempt: "400" if digest in bad else None) as server:
+        session = Asked(tmp_path, "sglang", [server.url], count=30).go()
+        assert session.counts == {"failed:refused": 30} and server.requests == 31
+
+
 def test_what_the_first_look_finds(tmp_path: Path) -> None:
     with Loopback(models=("tiny-1b", "other"), context=256) as server:
         with pytest.raises(BuildError, match=r"does not serve 'tiny'.*\n.*\n.*did you mean 'tiny-1b'"):

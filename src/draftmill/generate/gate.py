@@ -16,7 +16,11 @@ HALVE_SECONDS = 1.0
 
 
 class Gate:
-    """`async with gate:` around a request; `well` and `overloaded` tell it how requests end."""
+    """Around a request: `if not gate.enter(): await gate.turn()`, then `gate.leave()`.
+
+    Two steps, because a coroutine for each request that need not wait costs more than the rest of this class.
+    `well` and `overloaded` tell how requests end.
+    """
 
     def __init__(self, most: int) -> None:
         self.most, self.limit = most, float(min(most, START))
@@ -26,23 +30,30 @@ class Gate:
         self._ramp: asyncio.TimerHandle | None = None
         self._starting = self.limit < most
 
-    async def __aenter__(self) -> None:
+    def enter(self) -> bool:
+        """Whether there is room now; if so, it is taken."""
         if self._starting and self._ramp is None:
             self._ramp = asyncio.get_running_loop().call_later(RAMP_SECONDS, self._double)
         if self.in_flight < self.limit and not self._waiting:
             self.in_flight += 1
-            return
+            return True
+        return False
+
+    async def turn(self) -> None:
+        """Wait for room, first come first served; it is taken then."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave()
+                self.leave()
             raise
 
-    async def __aexit__(self, *_: object) -> None:
-        self._leave()
+    def leave(self) -> None:
+        """The request has ended, well or not."""
+        self.in_flight -= 1
+        self._wake()
 
     def well(self) -> None:
         """A request was answered: one more in flight for each round of answers."""
@@ -56,10 +67,6 @@ class Gate:
         if now - self._halved >= HALVE_SECONDS:
             self._halved = now
             self.limit = max(1.0, self.limit / 2)
-
-    def _leave(self) -> None:
-        self.in_flight -= 1
-        self._wake()
 
     def _wake(self) -> None:
         while self._waiting and self.in_flight < self.limit:

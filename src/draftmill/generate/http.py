@@ -5,7 +5,7 @@ What happens to a question that is not answered at once:
   again, after a wait drawn from zero up to a bound that doubles (full jitter), or after Retry-After;
 - another 4xx ends that row with the server's words;
 - 401, 402, 403, 404, 405 end the run at once: the next thousand questions would fare no better. So do
-  `HOPELESS` refusals without one answer.
+  `HOPELESS` refusals without one answer, if a harmless question is refused as well.
 """
 
 from __future__ import annotations
@@ -82,12 +82,14 @@ class Http:
         urls = await self._urls()
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=run.timeout_s, sock_read=run.stall_timeout_s, sock_connect=10),
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=run.timeout_s, sock_connect=10),
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
         )
         try:
             self._gate = Gate(run.concurrency)
-            servers = [Server(url=url.rstrip("/")) for url in urls]
+            servers = [Server(url=url.rstrip("/"), path=self._wire.path) for url in urls]
             self._pool = Pool(servers, self._healthy, run.patience_s)
             await inspect(self._http, self._wire, self._engine, self._pool, self._need_len)
         except BaseException:
@@ -119,13 +121,20 @@ class Http:
         last = Again("failed", "not asked")
         for attempt in range(self._run.attempts):
             try:
-                async with self._gate:
+                if not self._gate.enter():
+                    await self._gate.turn()
+                try:
                     answer = await self._once(request, f"{request.key}-{attempt}")
+                finally:
+                    self._gate.leave()
+            except RowError as refusal:
+                await self._doubt(request, str(refusal))
+                raise
             except Again as again:
                 last = again
                 self.retries[again.kind] += 1
                 if again.kind == "invalid":
-                    self._count_refusal(str(again))
+                    await self._doubt(request, str(again))
                 bound = min(self._run.backoff_max_s, self._run.backoff_s * 2**attempt)
                 await asyncio.sleep(max(again.after_s, random.uniform(0, bound)))
             else:
@@ -133,19 +142,17 @@ class Http:
                 self._answered += 1
                 return answer
         if last.kind != "invalid":
-            self._count_refusal(str(last))
+            await self._doubt(request, str(last))
         raise RowError("invalid" if last.kind == "invalid" else "failed", f"{last.kind}: {last}")
 
     async def _once(self, request: Request, name: str) -> Answer:
-        server = await self._pool.choose()
+        server = self._pool.ready() or await self._pool.choose()
         body = orjson.dumps(self._wire.payload(request, name, server.model))
         self.requests += 1
         server.outstanding += 1
         try:
-            async with self._http.post(
-                server.url + self._wire.path, data=body, headers={"Content-Type": "application/json"}
-            ) as response:
-                content = await response.read()
+            async with self._http.post(server.question, data=body) as response:
+                content = await self._body(response)
         except TimeoutError:
             raise Again("timeout", f"{server.url} gave no answer in time") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -157,6 +164,13 @@ class Http:
         if response.status != 200:
             raise self._refusal(response.status, response.headers.get("Retry-After"), content, server)
         return self._read(request, name, content, server)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body, which a server that has begun to answer has ready: a rest that does not come is a stall."""
+        if response.content.is_eof():
+            return await response.read()
+        async with asyncio.timeout(self._run.stall_timeout_s):
+            return await response.read()
 
     def _read(self, request: Request, name: str, content: bytes, server: Server) -> Answer:
         try:
@@ -183,17 +197,26 @@ class Http:
         flagged = status == 403 and b"moderation" in content.lower()
         if status in (401, 402, 403, 404, 405) and not flagged:
             return _fatal(status, words, server, self._wire, self._engine)
-        self._count_refusal(words)
         return RowError("refused", f"{status} {words}")
 
-    def _count_refusal(self, words: str) -> None:
-        """Nothing but refusals (or bodies of another protocol) from the start is a fault of the run, not of rows."""
+    async def _doubt(self, request: Request, words: str) -> None:
+        """Nothing but refusals (or bodies of another protocol) from the start is a fault of the run, not of rows.
+
+        A harmless question decides: rows that are all refused may also be what an earlier run left over.
+        """
         self._refused += 1
-        if not self._answered and self._refused >= HOPELESS:
+        if self._answered or self._refused != HOPELESS:
+            return
+        hello = [{"role": "user", "content": "Hello"}]
+        try:
+            await self._once(Request(key="0" * 32, limit=1, prompt_ids=request.prompt_ids[:2], messages=hello), "hello")
+            self._answered += 1
+        except (Again, RowError):
             raise BuildError(
-                f"the first {self._refused} questions were all refused", found=self._scrubbed(words),
+                f"the first {HOPELESS} questions were all refused",
+                found=self._scrubbed(words),
                 fix="see to the engine's configuration and the server's log",
-            )  # fmt: skip
+            ) from None
 
     def _is_double(self, identity: Any) -> bool:
         if not isinstance(identity, str):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
+
+from yarl import URL
 
 from draftmill.console import say
 from draftmill.errors import BuildError
@@ -20,6 +22,9 @@ class Server:
     """One endpoint and what is known of it."""
 
     url: str
+    question: URL = field(init=False)
+    """`url` with the protocol's path: parsed once."""
+    path: InitVar[str] = ""
     model: str | None = None
     """The name it serves the target under, where the protocol wants one."""
     up: bool = True
@@ -27,6 +32,13 @@ class Server:
     failures: int = 0
     free_at: float = 0.0
     """Monotonic time before which it asked to be left alone (Retry-After)."""
+
+    def __post_init__(self, path: str) -> None:
+        self.question = URL(self.url + path)
+
+
+def _outstanding(server: Server) -> int:
+    return server.outstanding
 
 
 class Pool:
@@ -45,18 +57,22 @@ class Pool:
         self._back = asyncio.Event()
         self._probing: dict[str, asyncio.Task[None]] = {}
 
+    def ready(self) -> Server | None:
+        """The least busy server that is up and wants to be asked."""
+        now = time.monotonic()
+        ready = [server for server in self.servers if server.up and server.free_at <= now]
+        return min(ready, key=_outstanding) if len(ready) > 1 else ready[0] if ready else None
+
     async def choose(self) -> Server:
-        """The least busy server that is up. Raises BuildError if none comes back in time."""
-        while True:
+        """Wait until there is one. Raises BuildError if none comes back in time."""
+        while (server := self.ready()) is None:
             now = time.monotonic()
-            ready = [server for server in self.servers if server.up and server.free_at <= now]
-            if ready:
-                return min(ready, key=lambda server: server.outstanding)
             waits = [server.free_at - now for server in self.servers if server.up]
             if waits:
                 await asyncio.sleep(max(min(waits), 0.01))
             else:
                 await self._some_back()
+        return server
 
     def well(self, server: Server) -> None:
         """The server answered."""

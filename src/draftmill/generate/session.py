@@ -44,7 +44,7 @@ class Session:
         self.stopped: str | None = None
         self.rows = 0
         self._asker, self._store, self._meter = asker, store, meter
-        self._asking: dict[str, asyncio.Future[None]] = {}
+        self._asking: dict[str, asyncio.Future[None] | None] = {}
 
     async def lead(self, rows: Iterable[Row]) -> None:
         """Ask whatever is missing. Raises the DraftmillError of an engine that cannot go on, after a commit."""
@@ -63,6 +63,7 @@ class Session:
 
     async def _work(self, rows: Iterator[Row]) -> None:
         for row in rows:
+            asked = self.counts["asked"]
             try:
                 await self._follow(row)
             except RowError:
@@ -73,7 +74,8 @@ class Session:
             self._meter.row_done()
             if self.stopped:
                 return
-            await asyncio.sleep(0)  # rows that are all in the store must not keep signals and timers waiting
+            if self.counts["asked"] == asked:
+                await asyncio.sleep(0)  # rows that are all in the store must not keep signals and timers waiting
 
     async def _follow(self, row: Row) -> Told:
         try:
@@ -93,9 +95,11 @@ class Session:
         while (answer := self._store.get(request.key, request.limit)) is None:
             if request.key in self.failures:
                 raise self.failures[request.key]
-            asking = self._asking.get(request.key)
-            if asking is None:
+            if request.key not in self._asking:
                 return await self._ask(request)
+            # Most questions are nobody else's, so the future is made by the first row that waits.
+            asking = self._asking[request.key] or asyncio.get_running_loop().create_future()
+            self._asking[request.key] = asking
             await asyncio.wait([asking])
         self.counts["reused"] += 1
         return answer
@@ -104,7 +108,7 @@ class Session:
         self.stopped = self.stopped or self._meter.exhausted()
         if self.stopped:
             raise Stopped
-        asking = self._asking[request.key] = asyncio.get_running_loop().create_future()
+        self._asking[request.key] = None
         answer: Answer | None = None
         self._meter.asked(request)
         try:
@@ -120,8 +124,8 @@ class Session:
             return answer
         finally:
             self._meter.ended(request, answer)
-            asking.set_result(None)
-            del self._asking[request.key]
+            if asking := self._asking.pop(request.key):
+                asking.set_result(None)
 
     async def _tick(self) -> None:
         while True:

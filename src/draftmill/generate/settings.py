@@ -119,9 +119,9 @@ class GenerateRun:
     concurrency: int = 64
     """At most so many requests in flight, over all servers."""
     timeout_s: float = 1800.0
-    """A whole request, from sending to the last byte."""
-    stall_timeout_s: float = 600.0
-    """No byte for so long ends a request."""
+    """A whole request, from sending to the last byte; the server says nothing before the answer is finished."""
+    stall_timeout_s: float = 60.0
+    """The body of an answer that has begun may take so long to come."""
     patience_s: float = 900.0
     """All servers may be down for so long before the run ends."""
     attempts: int = 8

@@ -75,10 +75,10 @@ class Talk:
             missing = f"{total - session.rows} of {total} rows are still to be asked"
             raise BuildError(f"{session.stopped}; {missing}", fix="run again: what was answered is kept")
         failed = session.counts["failed:failed"]
-        if failed > self._settings.sampling.policy.max_failed * total:
+        if failed > self._settings.sampling.policy.max_failed * session.rows:
             errors = {str(error) for error in session.failures.values() if error.reason == "failed"}
             raise BuildError(
-                f"{failed} of {total} rows got no answer",
+                f"{failed} of {session.rows} rows got no answer",
                 key="sampling.policy.max_failed",
                 found="; ".join(sorted(errors)[:3]),
                 fix="see to the server, then run again: what was answered is kept",

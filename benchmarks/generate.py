@@ -1,0 +1,277 @@
+"""How fast the client of generate is, how fast its store, whether memory stays flat, and how good its estimate is.
+
+    python benchmarks/generate.py [--quick] [--json]
+
+The client runs against a server in a process of its own that answers at once with 200 tokens, beside a bare loop
+with the same HTTP library and its own JSON that does nothing else: no retries, no store, no check of what came
+back. `lean` is the same loop with orjson, as the client has it. Time is the processor's time of the client's
+process, so that the server and the neighbours do not count.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path[:] = [folder for folder in sys.path if not folder.endswith("benchmarks")]  # tokenize.py hides a module there
+
+import argparse
+import asyncio
+import hashlib
+import heapq
+import json
+import random
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from draftmill.generate.converse import Told
+from draftmill.generate.estimate import mean_length
+from draftmill.generate.http import Http
+from draftmill.generate.meter import Meter
+from draftmill.generate.protocols import SGLang
+from draftmill.generate.request import Answer, Request
+from draftmill.generate.session import Row, Session, run
+from draftmill.generate.settings import Engine, GenerateRun, Sampling
+from draftmill.generate.store import Store
+
+RATIO_LIMIT, STORE_LIMIT, ESTIMATE_LIMIT, MEMORY_LIMIT = 0.7, 5000, 0.1, 1.1
+PROMPT_TOKENS, ANSWER_TOKENS, LIMIT = 300, 200, 2048
+
+# The cheapest server there is: it looks for the end of a request and sends the same bytes.
+SERVER = """
+import asyncio, json, sys
+ids = list(range(1000, 1200))
+meta = {"finish_reason": {"type": "stop", "matched": 2}, "prompt_tokens": 300, "completion_tokens": 200}
+def framed(value):
+    body = json.dumps(value).encode()
+    return b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body
+ANSWER = framed({"text": "word " * 200, "output_ids": ids, "meta_info": meta})
+INFO = framed({"model_path": "benchmark"})
+class Server(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport, self.buffer = transport, b""
+    def data_received(self, data):
+        self.buffer += data
+        while True:
+            head, found, rest = self.buffer.partition(b"\\r\\n\\r\\n")
+            if not found:
+                return
+            place = head.find(b"Content-Length: ")
+            length = int(head[place + 16 :].split(b"\\r\\n", 1)[0]) if place >= 0 else 0
+            if len(rest) < length:
+                return
+            self.buffer = rest[length:]
+            self.transport.write(INFO if head.startswith(b"GET") else ANSWER)
+async def main():
+    server = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+# In a process of its own: its memory is then the client's alone.
+MEMORY = """
+import sys
+sys.path.insert(0, {folder!r})
+import generate as benchmark
+print(benchmark.peak_after({url!r}, {prompts}))
+"""
+
+
+def requests(count: int) -> Iterator[Request]:
+    """Prompts of 300 tokens, each another."""
+    for i in range(count):
+        key = hashlib.sha256(i.to_bytes(8, "big")).hexdigest()[:32]
+        ids = [i & 0xFFFF, i >> 16, *range(100, 100 + PROMPT_TOKENS - 2)]
+        yield Request(key=key, limit=LIMIT, prompt_ids=ids, messages=[])
+
+
+def row(request: Request) -> Row:
+    """A conversation of one question."""
+    answer = yield request
+    return Told(said=[], turns=[(0, request, answer, ())])
+
+
+def ours(url: str, count: int, concurrency: int, store: Path) -> tuple[float, float]:
+    """(seconds, processor seconds) of the whole client with its store."""
+    settings = GenerateRun(urls=(url,), concurrency=concurrency)
+
+    async def urls() -> tuple[str, ...]:
+        return settings.urls
+
+    client = Http(SGLang(Sampling(), (2,)), urls, Engine(name="sglang"), settings, need_len=LIMIT)
+    started, spent = time.perf_counter(), time.process_time()
+    with Store(store) as answers:
+        session = Session(client, answers, Meter(settings))
+        run(session, (row(request) for request in requests(count)))
+    assert session.counts["asked"] == count and not session.failures, session.counts
+    return time.perf_counter() - started, time.process_time() - spent
+
+
+def bare(url: str, count: int, concurrency: int, *, lean: bool = False) -> tuple[float, float]:
+    """(seconds, processor seconds) of a loop that only sends and decodes; `lean`: with orjson."""
+    wire = SGLang(Sampling(), (2,))
+
+    async def work(http: aiohttp.ClientSession, waiting: Iterator[Request]) -> None:
+        for request in waiting:
+            payload = wire.payload(request, request.key, None)
+            if not lean:
+                async with http.post(url + "/generate", json=payload) as answer:
+                    await answer.json()
+                continue
+            headers = {"Content-Type": "application/json"}
+            async with http.post(url + "/generate", data=orjson.dumps(payload), headers=headers) as answer:
+                orjson.loads(await answer.read())
+
+    async def everything() -> None:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            waiting = requests(count)
+            await asyncio.gather(*(work(http, waiting) for _ in range(concurrency)))
+
+    started, spent = time.perf_counter(), time.process_time()
+    asyncio.run(everything())
+    return time.perf_counter() - started, time.process_time() - spent
+
+
+def compare(url: str, count: int, concurrency: int, repeats: int, folder: Path) -> dict[str, Any]:
+    """The two side by side, the best of `repeats` each, by the processor's time."""
+    loops, leans, clients = [], [], []
+    for i in range(repeats):
+        loops.append(bare(url, count, concurrency)[1])
+        leans.append(bare(url, count, concurrency, lean=True)[1])
+        clients.append(ours(url, count, concurrency, folder / f"{concurrency}-{i}.sqlite")[1])
+    return {
+        "in_flight": concurrency,
+        "requests_per_s": round(count / min(clients)),
+        "bare_requests_per_s": round(count / min(loops)),
+        "lean_requests_per_s": round(count / min(leans)),
+        "ratio": round(min(loops) / min(clients), 3),
+        "lean_ratio": round(min(leans) / min(clients), 3),
+        "cpu_us_per_request": round(1e6 * min(clients) / count),
+    }
+
+
+def peak_after(url: str, prompts: int) -> int:
+    """Peak memory of a process that asked so many prompts, in KiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours(url, prompts, 256, Path(folder) / "answers.sqlite")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def memory(url: str, few: int, many: int) -> dict[str, Any]:
+    """Peak memory after few and after many prompts."""
+    peaks = []
+    for prompts in (few, many):
+        program = MEMORY.format(folder=str(Path(__file__).parent), url=url, prompts=prompts)
+        done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.split()[-1]))
+    return {"prompts": [few, many], "peak_mib": [round(peak / 1024) for peak in peaks], "growth": peaks[1] / peaks[0]}
+
+
+def store_rate(count: int, folder: Path) -> float:
+    """Answers of 200 tokens committed in a second, 64 or a second's worth at a time."""
+    ids = list(range(1000, 1000 + ANSWER_TOKENS))
+    usage = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": ANSWER_TOKENS}
+    answer = Answer(finish="stop", limit=LIMIT, engine="e", output_ids=ids, text="word " * 200, usage=usage)
+    keys = [hashlib.sha256(i.to_bytes(8, "big")).hexdigest()[:32] for i in range(count)]
+    started = time.perf_counter()
+    with Store(folder / "store.sqlite") as store:
+        for key in keys:
+            store.put(key, answer)
+    return count / (time.perf_counter() - started)
+
+
+def estimates(runs: int) -> dict[str, float]:
+    """Largest errors of the mean answer length when a fifth of 10,000 log-normal answers is back (500 in flight)."""
+    errors, naive_errors = [], []
+    for seed in range(runs):
+        draw = random.Random(seed)
+        lengths = [min(draw.lognormvariate(6.5, 1.0), 16384.0) for _ in range(10_000)]
+        finished, running = in_flight_at(lengths, 500, 0.2)
+        truth = sum(lengths) / len(lengths)
+        errors.append(abs(mean_length(finished, running, 16384.0) / truth - 1))
+        naive_errors.append(abs(sum(finished) / len(finished) / truth - 1))
+    return {"largest_error": max(errors), "naive_mean": sum(naive_errors) / runs, "naive_largest": max(naive_errors)}
+
+
+def in_flight_at(lengths: list[float], slots: int, share: float) -> tuple[list[float], list[float]]:
+    """(finished lengths, lengths so far of those in flight) when a share of the answers is back; equal speeds."""
+    waiting = iter(lengths)
+    busy = [(next(waiting), 0.0) for _ in range(slots)]
+    heapq.heapify(busy)
+    finished: list[float] = []
+    now = 0.0
+    while len(finished) < share * len(lengths):
+        now, begun = heapq.heappop(busy)
+        finished.append(now - begun)
+        heapq.heappush(busy, (now + next(waiting), now))
+    return finished, [now - begun for _, begun in busy]
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Every figure."""
+    server = subprocess.Popen([sys.executable, "-P", "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            count, repeats = (4000, 2) if quick else (20_000, 3)
+            client = [compare(url, count, in_flight, repeats, Path(name)) for in_flight in (16, 256, 2000)]
+            return {
+                "client": client,
+                "memory": memory(url, *((5_000, 20_000) if quick else (50_000, 1_000_000))),
+                "store_answers_per_s": round(store_rate(20_000 if quick else 100_000, Path(name))),
+                "estimate": estimates(10 if quick else 50),
+            }
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def failures(found: dict[str, Any]) -> list[str]:
+    """What is outside its limit."""
+    wrong = [f"client at {c['in_flight']}: {c['ratio']}" for c in found["client"] if c["ratio"] < RATIO_LIMIT]
+    wrong += [f"memory grew {found['memory']['growth']:.2f} times"] if found["memory"]["growth"] > MEMORY_LIMIT else []
+    wrong += ["the store is too slow"] if found["store_answers_per_s"] < STORE_LIMIT else []
+    wrong += ["the estimate is too far off"] if found["estimate"]["largest_error"] > ESTIMATE_LIMIT else []
+    return wrong
+
+
+def main() -> None:
+    """Print the figures; exit 1 if one is outside its limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a minute in all")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    arguments = parser.parse_args()
+    found = measure(arguments.quick)
+    wrong = failures(found)
+    if arguments.json:
+        print(json.dumps({**found, "failures": wrong}))
+    else:
+        for c in found["client"]:
+            print(
+                f"{c['in_flight']:5} in flight: {c['requests_per_s']}/s, {c['cpu_us_per_request']} us a request; "
+                f"{c['ratio']:.2f} of a bare loop's {c['bare_requests_per_s']}/s (at least {RATIO_LIMIT}), "
+                f"{c['lean_ratio']:.2f} of a lean one's {c['lean_requests_per_s']}/s"
+            )
+        m, e = found["memory"], found["estimate"]
+        peaks, prompts = m["peak_mib"], m["prompts"]
+        print(f"memory: {peaks[0]} MiB after {prompts[0]} prompts, {peaks[1]} MiB after {prompts[1]}")
+        print(f"store: {found['store_answers_per_s']} answers/s committed (at least {STORE_LIMIT})")
+        print(
+            f"mean length at a fifth of a run: off by at most {e['largest_error']:.1%} (limit {ESTIMATE_LIMIT:.0%}); "
+            f"the mean of the finished ones by {e['naive_mean']:.1%}, at most {e['naive_largest']:.1%}"
+        )
+        print("\n".join(f"FAILED: {line}" for line in wrong) or "all within their limits")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
