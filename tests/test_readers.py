@@ -160,6 +160,15 @@ def test_parquet_values_become_plain_json(tmp_path: Path) -> None:
     assert second == {**dict.fromkeys(cells), "score": 0.7, "deep": [None], "int": -1, "tag": "b"}
 
 
+def test_parquet_values_that_python_cannot_hold(tmp_path: Path) -> None:
+    texts = pa.array([b"ok", b"\xff", b"fine"]).cast(pa.binary()).view(pa.string())
+    moments = pa.array([0, 0, 10**18], pa.int64()).view(pa.timestamp("us"))
+    pq.write_table(pa.table({"text": texts, "when": moments}), tmp_path / "a.parquet")
+    first, second, third = values(tmp_path / "a.parquet")
+    assert first == {"text": "ok", "when": "1970-01-01T00:00:00"}
+    assert (second.reason, third.reason) == ("invalid_utf8", "bad_value")
+
+
 def test_damaged_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": list(range(1000))}), tmp_path / "a.parquet")
     data = (tmp_path / "a.parquet").read_bytes()

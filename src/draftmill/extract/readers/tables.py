@@ -64,7 +64,7 @@ def open_parquet(path: str, shown: str) -> pq.ParquetFile:
 
     try:
         return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"cannot be read as Parquet: {error}", file=shown, fix="download it again") from None
 
 
@@ -80,9 +80,9 @@ def read_parquet(chunk: Chunk) -> Iterator[list[Any]]:
         size = _batch_rows(table, groups)
         try:
             for batch in table.iter_batches(size, row_groups=groups, columns=names, use_threads=False):
-                yield _rows(batch, plain)
+                yield _readable(batch, plain)
                 number += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise DataError(f"is damaged after row {number} of this part: {error}", file=chunk.file) from None
 
 
@@ -92,6 +92,23 @@ def _batch_rows(table: pq.ParquetFile, groups: list[int]) -> int:
     rows = sum(group.num_rows for group in metadata)
     weight = sum(group.total_byte_size for group in metadata)
     return max(1, min(4096, int(rows * BATCH_BYTES / max(weight, 1))))
+
+
+def _readable(batch: pa.RecordBatch, plain: dict[str, Callable[[Any], Any] | None]) -> list[Any]:
+    """The rows of a batch; one by one, with rejects, where a value has no Python form."""
+    try:
+        return _rows(batch, plain)
+    except (ValueError, OverflowError):
+        pass
+    found: list[Any] = []
+    for index in range(batch.num_rows):
+        try:
+            found += _rows(batch.slice(index, 1), plain)
+        except UnicodeDecodeError:
+            found.append(Reject("invalid_utf8", "a text of the row is not UTF-8"))
+        except (ValueError, OverflowError):
+            found.append(Reject("bad_value", "a value of the row, such as a date, is out of range"))
+    return found
 
 
 def _rows(batch: pa.RecordBatch, plain: dict[str, Callable[[Any], Any] | None]) -> list[dict[str, Any]]:
