@@ -10,7 +10,9 @@ from draftmill.errors import guard
 def main() -> None:
     """Mix all datasets into one training set, with a held-out part."""
     from draftmill.blend import stage
+    from draftmill.generate import server
 
+    server.stop()  # every answer is there: a server that generate launched is not needed any more
     blend, declared = section("blend", Blend), params()["datasets"]
     named = {name: declared[name] for name in params()["dataset_names"]}
     expected = {

@@ -17,7 +17,7 @@ from draftmill.blend import Blend, members, stage
 from draftmill.blend.write import SCHEMA
 from draftmill.config import build
 from draftmill.extract.signature import signatures
-from draftmill.hidden_states.shards import fingerprint
+from draftmill.hidden_states.manifest import fingerprint
 
 BUILD = Path("build")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from draftmill.hidden_states import States, StatesRun
 from draftmill.hidden_states.engines import Engine, Local
-from draftmill.hidden_states.shards import Ids
+from draftmill.hidden_states.manifest import Ids
 from draftmill.hidden_states.stage import Job
 
 LAYERS, HIDDEN, VOCABULARY = 8, 32, 97

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from blending import Row, blend_again, chosen, digest, dropped, metrics, rows, run, table, write_dataset, write_extract
@@ -157,6 +158,14 @@ class TestSelection:
         with pytest.raises(BuildError, match="its rows are not those of"):
             blend_again(["a"])
 
+    def test_states_of_other_tokens(self) -> None:
+        write_dataset("a", rows("a", 5))
+        index = pq.read_table("build/hidden_states/a/index.parquet").to_pylist()
+        index[2]["fingerprint"] = index[3]["fingerprint"]
+        pq.write_table(pa.Table.from_pylist(index), "build/hidden_states/a/index.parquet")
+        with pytest.raises(BuildError, match="is about other tokens"):
+            blend_again(["a"])
+
 
 class TestEmptyMasks:
     def test_more_than_expected_stop_the_build(self) -> None:
@@ -279,6 +288,11 @@ class TestNearDuplicates:
         made = [Row("a1", SENTENCE, group=outside), Row("a2", SENTENCE + " please", group=inside), *rows("x", 20)]
         run({"a": made}, near_duplicates=self.near, holdout={"fraction": 0.3})
         assert "a/a2" in chosen("heldout") and "a/a1" not in chosen()
+
+    def test_an_id_with_a_number_sign_is_a_conversation_of_its_own(self) -> None:
+        made = [Row("c1", SENTENCE), Row("c1#2", "??"), Row("c1#3")]
+        run({"a": [Row("a1", SENTENCE + " please")], "b": made}, near_duplicates=self.near, holdout=NO_HOLDOUT)
+        assert sorted(chosen()) == ["a/a1", "b/c1#2", "b/c1#3"]
 
     def test_texts_without_a_word_are_not_alike(self) -> None:
         datasets = {"a": [Row("a1", "??? !!!")], "b": [Row("b1", "... --- ...")]}

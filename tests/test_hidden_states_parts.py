@@ -24,8 +24,9 @@ from draftmill.errors import BuildError, ConfigError, DataError
 from draftmill.hidden_states import StatesRun, pack, stage
 from draftmill.hidden_states.capture import blocks, capturing
 from draftmill.hidden_states.engines import Local, Vllm, command
+from draftmill.hidden_states.manifest import fingerprint
 from draftmill.hidden_states.online import Online
-from draftmill.hidden_states.shards import fingerprint, open_file, row_sum
+from draftmill.hidden_states.shards import open_file, row_sum
 from draftmill.hidden_states.store import Reader
 
 LENGTHS = st.lists(st.integers(1, 500), max_size=60).map(lambda lengths: sorted(lengths, reverse=True))

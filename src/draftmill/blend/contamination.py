@@ -78,11 +78,15 @@ def drop_contaminated(datasets: Mapping[str, Rows], settings: Decontaminate, aga
         for row, texts in user_texts(name):
             for text in texts:
                 grams.add(text, f"{name}/{row}")
-    for name, rows in datasets.items():
-        matched: dict[str, tuple[str, str]] = {}
-        for row, texts in user_texts(name):
-            if found := next(filter(None, map(grams.match, texts)), None):
-                matched[row] = found
-        for place in (*rows.inside(heldout=True), *rows.inside(heldout=False)) if matched else ():
+    for rows in datasets.values():
+        inside = [*rows.inside(heldout=True), *rows.inside(heldout=False)]
+        if not inside:
+            continue
+        matched = {row: _first(grams, texts) for row, texts in user_texts(rows.dataset)}
+        for place in inside:
             if found := matched.get(rows.conversation(place, matched)):
                 rows.drop(place, "contaminated", *found)
+
+
+def _first(grams: Grams, texts: Sequence[str]) -> tuple[str, str] | None:
+    return next(filter(None, map(grams.match, texts)), None)

@@ -52,13 +52,8 @@ def _minhash(found: Signature) -> Any:
     return LeanMinHash(seed=1, hashvalues=found.astype(np.uint64), scheme="legacy")
 
 
-def signatures(dataset: str) -> dict[str, Signature]:
-    """Conversation id -> signature, from extract; a conversation whose user turns have no word has none."""
-    return {row: found for row, found in stream(dataset) if found is not None}
-
-
 def stream(dataset: str) -> Iterator[tuple[str, Signature | None]]:
-    """(conversation id, signature or None) of a dataset's extracted rows."""
+    """(conversation id, signature) of a dataset's extracted rows; None where the user turns have no word."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(BUILD / "extract" / dataset / "rows.parquet") as file:
@@ -85,7 +80,7 @@ def drop_near(datasets: Mapping[str, Rows], priority: Sequence[str], settings: N
     owners: list[tuple[str, str]] = []
     for heldout in (True, False):
         for name in priority:
-            rows, known = datasets[name], signatures(name)
+            rows, known = datasets[name], dict(stream(name))
             kept: list[tuple[Signature, str]] = []
             for row in rows.order(heldout, seed):
                 found = known.get(rows.conversation(row, known))

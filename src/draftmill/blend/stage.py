@@ -104,6 +104,8 @@ def _write(
     ids = {name: rows.ids for name, rows in datasets.items()}
     train = [chosen for name, rows in taken.items() for chosen in _copies(name, rows)]
     held = [Chosen(name, row, 0) for name, rows in datasets.items() for row in rows.inside(heldout=True)]
+    if not held:
+        say("nothing is held out, so evaluate has no prompts: a larger blend.holdout.fraction, or more rows")
     totals = {}
     for side, chosen in (("train", train), ("heldout", held)):
         tokens = sum(int(datasets[c.dataset].tokens[c.row]) for c in chosen)

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
+from draftmill.errors import BuildError
 from draftmill.files import parquet_writer, rank
+from draftmill.hidden_states.manifest import fingerprint
 from draftmill.workspace import BUILD
 
 BUCKET_TOKENS = 16_000_000
@@ -103,11 +105,21 @@ def _append(writer: Any, table: pa.Table, dataset: str, places: list[tuple[int, 
         return
     rows, copies, positions = zip(*places, strict=True)
     own = table.take(pa.array(rows, pa.int64()))
+    _check(own, dataset)
     columns = {name: own.column(name) for name in own.column_names}
     columns["dataset"] = pa.array([dataset] * len(rows), pa.string())
     columns["copy"], columns["position"] = pa.array(copies, pa.int32()), pa.array(positions, pa.int64())
     made = pa.table([columns[field.name] for field in SCHEMA], names=SCHEMA.names).cast(SCHEMA)
     writer.write_table(made)
+
+
+def _check(table: pa.Table, dataset: str) -> None:
+    """The states must be of these very tokens: a fingerprint of other ones ends the stage."""
+    ids = (row for chunk in table.column("input_ids").chunks for row in chunk)
+    for row, name in zip(ids, table.column("fingerprint").to_pylist(), strict=True):
+        if fingerprint(row.values.to_numpy(zero_copy_only=False)) != name:
+            path = BUILD / "hidden_states" / dataset / "index.parquet"
+            raise BuildError("is about other tokens", file=path, fix=f"dvc repro hidden_states@{dataset}")
 
 
 def _batches(dataset: str, size: int = 512) -> Iterator[tuple[int, pa.Table]]:

@@ -32,8 +32,10 @@ def blocks(model: nn.Module) -> nn.ModuleList:
     """
     config: Any = model.config
     count = config.get_text_config().num_hidden_layers
-    for module in decoder(model).modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
+    for name, module in decoder(model).named_modules():
+        # The towers for pictures and sound have blocks too, and may have as many.
+        other = any(word in name for word in ("vision", "visual", "image", "audio"))
+        if isinstance(module, nn.ModuleList) and len(module) == count and not other:
             return module
     raise BuildError(f"{type(model).__name__} has no list of {count} blocks", fix="use a causal language model")
 

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from draftmill.errors import BuildError, ConfigError
 from draftmill.hidden_states import StatesRun
 from draftmill.hidden_states.capture import capturing
-from draftmill.hidden_states.shards import Ids, open_file
+from draftmill.hidden_states.manifest import Ids
+from draftmill.hidden_states.shards import open_file
 
 Batch = Callable[[Sequence[Ids]], dict[int, Tensor]]
 ATTEMPTS = 4

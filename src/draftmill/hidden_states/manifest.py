@@ -17,10 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from draftmill.errors import DataError
 from draftmill.workspace import keep
 
 ABANDONED_S = 3600.0
+
+
+Ids = np.ndarray[Any, np.dtype[np.int32]]
+
+
+def fingerprint(ids: Ids) -> str:
+    """The identity of a row: 32 hex digits over its token ids (int32, little endian)."""
+    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=16).hexdigest()
 
 
 def file_digest(path: Path) -> str:

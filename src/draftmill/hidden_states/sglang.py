@@ -17,7 +17,7 @@ from torch import Tensor
 from draftmill.drafters.layers import to_block_outputs
 from draftmill.errors import BuildError
 from draftmill.hidden_states.engines import Batch, ask
-from draftmill.hidden_states.shards import Ids
+from draftmill.hidden_states.manifest import Ids
 
 
 class Sglang:

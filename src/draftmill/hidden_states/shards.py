@@ -11,7 +11,6 @@ so that it can be checked and extended without the dataset it came from.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -27,19 +26,12 @@ from torch import Tensor
 from draftmill.console import say
 from draftmill.errors import DataError
 from draftmill.files import digest, replacing, write_json
-from draftmill.hidden_states.manifest import file_digest
+from draftmill.hidden_states.manifest import Ids, file_digest, fingerprint
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _SAFETENSORS = {torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float32: "F32"}
 
 ROW = ("aux", "last", "input_ids")  # the tensors that a row's checksum is about
-
-Ids = np.ndarray[Any, np.dtype[np.int32]]
-
-
-def fingerprint(ids: Ids) -> str:
-    """The identity of a row: 32 hex digits over its token ids (int32, little endian)."""
-    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=16).hexdigest()
 
 
 def shard_name(key: str, fingerprints: Iterable[str]) -> str:

@@ -19,7 +19,8 @@ from draftmill.files import digest, parquet_writer, record_run, write_json
 from draftmill.hidden_states import BYTES_PER_ID, BYTES_PER_VALUE, States, StatesRun, pack, recheck
 from draftmill.hidden_states import plan as plans
 from draftmill.hidden_states.engines import Batch, Engine, Local, Vllm
-from draftmill.hidden_states.shards import Ids, Store
+from draftmill.hidden_states.manifest import Ids
+from draftmill.hidden_states.shards import Store
 from draftmill.hidden_states.tokens import Rows
 from draftmill.workspace import BUILD, keep, output
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from draftmill.hidden_states.shards import Ids, fingerprint
+from draftmill.hidden_states.manifest import Ids, fingerprint
 
 
 class Rows:
