@@ -62,11 +62,12 @@ class Loopback:
         provider: str | None = None,
         longest: int = 40,
         eos: int = EOS,
+        info_path: str = "/model_info",
     ) -> None:
         self._faults, self._port, self._delay_s, self._key = faults, port, delay_s, key
         self._models, self._context, self._speaks = models, context, speaks
         self._chat, self._provider, self._longest = chat, provider, longest
-        self._eos = eos
+        self._eos, self._info_path = eos, info_path
         self.requests = self.in_flight = self.most_in_flight = self._count = 0
         self.asked: Counter[str] = Counter()
         self.served: Counter[str] = Counter()
@@ -94,7 +95,7 @@ class Loopback:
     async def _serve(self) -> None:
         app = web.Application(client_max_size=1 << 26)
         routes: dict[str, list[tuple[str, str, Any]]] = {
-            "sglang": [("GET", "/get_model_info", self._info), ("POST", "/generate", self._question("sglang"))],
+            "sglang": [("GET", self._info_path, self._info), ("POST", "/generate", self._question("sglang"))],
             "vllm": [("GET", "/v1/models", self._list), ("POST", "/v1/completions", self._question("vllm"))],
             "openai": [("GET", "/models", self._list), ("POST", "/chat/completions", self._question("openai"))],
         }

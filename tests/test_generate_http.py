@@ -217,6 +217,11 @@ def test_rows_that_an_earlier_run_left_over_do_not_end_the_run(tmp_path: Path) -
         assert session.counts == {"failed:refused": 30} and server.requests == 31
 
 
+def test_an_older_sglang_is_known_too(tmp_path: Path) -> None:
+    with Loopback(info_path="/get_model_info") as server:
+        assert Asked(tmp_path, "sglang", [server.url], count=3).go().counts == {"asked": 3}
+
+
 def test_what_the_first_look_finds(tmp_path: Path) -> None:
     with Loopback(models=("tiny-1b", "other"), context=256) as server:
         with pytest.raises(BuildError, match=r"does not serve 'tiny'.*\n.*\n.*did you mean 'tiny-1b'"):

@@ -175,6 +175,21 @@ def test_an_interrupt_finishes_what_is_in_flight_and_exits_130(workspace: Path, 
         assert len(stored_keys(workspace)) == loopback.requests < 3000
 
 
+def test_a_second_interrupt_does_not_wait_for_the_engine_in_process(workspace: Path, tiny_target: Target) -> None:
+    write_rows(workspace, questions(200))
+    write_params(workspace, tiny_target, sampling=Sampling(max_new_tokens=3000), run={"batch_size": 2})
+    running = stage(workspace)
+    assert running.stdout is not None and "loading tiny" in running.stdout.readline()
+    time.sleep(3)
+    for _ in range(2):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    interrupted = time.monotonic()
+    output, _ = running.communicate(timeout=30)
+    assert running.returncode == 130 and "Traceback" not in output
+    assert time.monotonic() - interrupted < 25  # the rest would take minutes
+
+
 def test_several_turns_with_the_targets_own_answers(workspace: Path, tiny_target: Target) -> None:
     talk = [{"role": role, "content": f"{role} {i}"} for i, role in enumerate(("user", "assistant") * 3)]
     write_rows(workspace, [talk] * 2)

@@ -7,7 +7,7 @@ answer does not depend on what is decoded beside it (beyond ties in floating poi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 
 @torch.inference_mode()
 def decode(
-    model: Any, requests: Sequence[Request], sampling: Sampling, eos_ids: Sequence[int]
+    model: Any,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    eos_ids: Sequence[int],
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield (index of the request, its new token ids with the end-of-turn id), in the order they finish.
 
     Args:
         model: a transformers causal language model in eval mode.
         eos_ids: ids that end an answer.
+        stopped: asked before each token; when it says so, unfinished rows are given up.
     """
     from transformers import DynamicCache
 
@@ -37,7 +42,7 @@ def decode(
     said: list[list[int]] = [[] for _ in requests]
     draw = _Draw(sampling, requests, device)
     step_ids, positions = ids, (mask.cumsum(-1) - 1).clamp(min=0)
-    while rows:
+    while rows and not stopped():
         out = model(
             input_ids=step_ids,
             attention_mask=mask,

@@ -29,6 +29,7 @@ class Embedded:
         self._waiting: list[tuple[Request, asyncio.Future[Answer]]] = []
         self._worker: asyncio.Task[None] | None = None
         self._model: Any = None
+        self._stopped = False
 
     async def ask(self, request: Request) -> Answer:
         """The target's own answer, exact ids."""
@@ -47,9 +48,11 @@ class Embedded:
         return {}
 
     async def __aenter__(self) -> Self:
+        self._stopped = False
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._stopped = True  # a thread cannot be cancelled; it looks before each token
         if self._worker is not None:
             self._worker.cancel()
 
@@ -84,7 +87,7 @@ class Embedded:
 
         if self._model is None:
             self._model = self._load()
-        for index, ids in decode(self._model, requests, self._sampling, self._eos_ids):
+        for index, ids in decode(self._model, requests, self._sampling, self._eos_ids, lambda: self._stopped):
             finished(index, ids)
 
     def _load(self) -> Any:

@@ -232,7 +232,7 @@ class Http:
     async def _healthy(self, server: Server) -> bool:
         try:
             timeout = aiohttp.ClientTimeout(total=10)
-            async with self._http.get(server.url + self._wire.health, timeout=timeout) as response:
+            async with self._http.get(server.url + self._wire.looks[0], timeout=timeout) as response:
                 return response.status < 500
         except (TimeoutError, aiohttp.ClientError, OSError):
             return False

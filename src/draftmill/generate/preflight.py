@@ -34,18 +34,21 @@ async def inspect(http: aiohttp.ClientSession, wire: Wire, engine: Engine, pool:
 
 
 async def _look(http: aiohttp.ClientSession, wire: Wire, engine: Engine, server: Server, need_len: int) -> bool:
-    try:
-        async with http.get(server.url + wire.health, timeout=TIMEOUT) as response:
-            status, content = response.status, await response.read()
-    except (TimeoutError, aiohttp.ClientError, OSError):
-        return False
+    for path in wire.looks:
+        try:
+            async with http.get(server.url + path, timeout=TIMEOUT) as response:
+                status, content = response.status, await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return False
+        if status != 404:
+            break
     if status >= 500:
         return False
     if status in (401, 403):
         raise BuildError(
             "the server does not accept the API key",
             key="engine.api_key_env",
-            found=f"{status} from {server.url}{wire.health}",
+            found=f"{status} from {server.url}{path}",
         )
     body = _json(content)
     if isinstance(wire, SGLang):

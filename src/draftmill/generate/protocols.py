@@ -25,8 +25,8 @@ class Wire(Protocol):
 
     path: str
     """Of the question, below the server's URL."""
-    health: str
-    """A cheap GET that tells whether the server is there."""
+    looks: tuple[str, ...]
+    """Cheap GETs that tell what the server is, the newest first: older servers do not know it."""
 
     def payload(self, request: Request, name: str, model: str | None) -> dict[str, Any]:
         """The body of the question; `name` comes back in the answer where the protocol has room for it."""
@@ -40,7 +40,8 @@ class Wire(Protocol):
 class SGLang:
     """The native /generate with token ids."""
 
-    path, health = "/generate", "/get_model_info"
+    path = "/generate"
+    looks: tuple[str, ...] = ("/model_info", "/get_model_info")
 
     def __init__(self, sampling: Sampling, eos_ids: tuple[int, ...]) -> None:
         self._eos_ids = eos_ids
@@ -79,7 +80,8 @@ class SGLang:
 class VLLM:
     """OpenAI's completions with token ids in and out."""
 
-    path, health = "/v1/completions", "/v1/models"
+    path = "/v1/completions"
+    looks: tuple[str, ...] = ("/v1/models",)
 
     def __init__(self, sampling: Sampling, eos_ids: tuple[int, ...]) -> None:
         self._eos_ids = eos_ids
@@ -118,7 +120,8 @@ class VLLM:
 class Chat:
     """Any chat endpoint; OpenRouter's provider pinning, reasoning and cost where the engine names them."""
 
-    path, health = "/chat/completions", "/models"
+    path = "/chat/completions"
+    looks: tuple[str, ...] = ("/models",)
 
     def __init__(self, engine: Engine, sampling: Sampling) -> None:
         identity = engine.identity
