@@ -132,6 +132,16 @@ FORMS: dict[str, tuple[Any, dict[str, Any], str | None, list[str]]] = {
         "$",
         ["system", *TWO],
     ),
+    "requests, and responses that are rows too": (
+        [
+            {"type": kind, "id": f"{kind}{i}", "body": {"messages": [user(i), bot(i)]} if kind == "request" else "429"}
+            for i in ROWS
+            for kind in ("request", "response")
+        ],
+        {"turns": {"each": "body.messages"}, "id": "id", "where": '@.type == "request"'},
+        None,
+        TWO,
+    ),
     "a conversation deep inside": (
         [{"sample": {"chat": {"messages": [user(i), bot(i)]}}} for i in ROWS],
         {"turns": {"each": "sample.chat.messages"}},

@@ -47,7 +47,8 @@ def test_the_form_is_recognized_and_its_declaration_works(form: str, tmp_path: P
         declaration["answer"] = "dataset"  # to see the answers too
     result = extract(declaration, tmp_path)
     assert result.rejects.total() == 0 and result.unseen == []
-    assert result.kept + result.duplicates == result.rows == (1 if rows == "$" or "trajectory" in value else len(ROWS))
+    assert result.kept + result.duplicates == (1 if rows == "$" or "trajectory" in value else len(ROWS))
+    assert result.filtered == (len(ROWS) if "where" in schema else 0)
     assert expected_roles in [roles(record) for record in result.records]
 
 
@@ -68,6 +69,13 @@ def test_text_that_only_looks_like_json_is_not_decoded(tmp_path: Path) -> None:
     ]
     found = inspect(Source(files=written(tmp_path, rows)))
     assert found.proposal.schema is not None and "decode" not in found.proposal.schema
+
+
+def test_words_that_mean_nothing_are_empty(tmp_path: Path) -> None:
+    rows = [{"question": f"q{i}" if i else "N/A", "answer": "a"} for i in ROWS]
+    found = inspect(Source(files=written(tmp_path, rows)))
+    assert found.proposal.schema is not None and found.proposal.schema["empty"] == ["N/A"]
+    assert found.declaration["schema"]["expect"] == {"yield": 0.83}
 
 
 def test_an_id_must_be_there_and_unique(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ _BEFORE_JSON = re.compile(r"(?P<line>(?:\S+ ){0,4}\S+)\s*\n\s*[\[{]")
 """The last words of a line before JSON begins."""
 _ID_NAME = re.compile(r"(?:id|uuid|.*_id|.*Id)")
 TOOLS_SHARE = 0.5
+WHERE_SHARE = 0.95
+"""Rows without a conversation are filtered if there are more than a few."""
 GROUP_SHARE = 0.8
 """An id groups rows if there are at most so many different values a row."""
 
@@ -24,8 +27,12 @@ GROUP_SHARE = 0.8
 class Columns:
     """Values by path, for the members of rows and of the objects in them (not of lists)."""
 
-    rows: int
+    rows: list[Any]
     values: dict[Keys, list[Any]]
+
+    def top_level(self) -> list[str]:
+        """The keys of rows, sorted."""
+        return sorted(keys[0] for keys in self.values if len(keys) == 1 and isinstance(keys[0], str))
 
     def texts(self, keys: Keys) -> list[str]:
         """The texts at a path that are not empty."""
@@ -50,7 +57,7 @@ def columns_of(rows: list[Any], depth: int = 3) -> Columns:
 
     for row in rows:
         add(row, ())
-    return Columns(len(rows), values)
+    return Columns(rows, values)
 
 
 def find_system(columns: Columns, conversation: Keys) -> Keys | None:
@@ -102,18 +109,36 @@ def spec_shape(place: Place) -> str | dict[str, str]:
 
 def find_id(columns: Columns) -> str | None:
     """A top-level key whose name is that of an id and whose values are all there and all different."""
-    for key in sorted(keys[0] for keys in columns.values if len(keys) == 1 and isinstance(keys[0], str)):
+    for key in columns.top_level():
         values = columns.values[key,]
         unique = {str(value) for value in values if isinstance(value, str | int) and value != ""}
-        if _ID_NAME.fullmatch(key) and len(unique) == columns.rows:
+        if _ID_NAME.fullmatch(key) and len(unique) == len(columns.rows):
             return key
     return None
+
+
+def find_where(columns: Columns, having: set[int]) -> str | None:
+    """A filter for the rows that have a conversation, if one value of one key tells them from all others."""
+    if len(having) > WHERE_SHARE * len(columns.rows):
+        return None
+    for key in columns.top_level():
+        values = [row.get(key) if isinstance(row, dict) else None for row in columns.rows]
+        with_it = {value for number, value in enumerate(values) if number in having and isinstance(value, str)}
+        others = [value for number, value in enumerate(values) if number not in having]
+        if len(with_it) == 1 and all(values[number] in with_it for number in having) and not with_it & _texts(others):
+            path = path_text((key,))
+            return f"@{path if path.startswith('[') else f'.{path}'} == {json.dumps(with_it.pop())}"
+    return None
+
+
+def _texts(values: list[Any]) -> set[str]:
+    return {value for value in values if isinstance(value, str)}
 
 
 def find_groups(columns: Columns) -> list[str]:
     """Top-level keys named like ids whose values several rows share: runs of one task, parts of one chat."""
     found = []
-    for key in sorted(keys[0] for keys in columns.values if len(keys) == 1 and isinstance(keys[0], str)):
+    for key in columns.top_level():
         values = [value for value in columns.values[key,] if isinstance(value, str | int) and value != ""]
         if _ID_NAME.fullmatch(key) and 1 < len(set(values)) <= GROUP_SHARE * len(values):
             found.append(key)

@@ -14,6 +14,7 @@ from draftmill.inspect.speakers import find_speakers, starts_with_mark
 Block = dict[str, Any]
 EMPTY_WORDS = ("None", "null", "N/A", "NaN")
 """Texts that stand for nothing where somebody printed a missing value."""
+EMPTY_SHARE = 0.005
 
 
 def without_conversation(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
@@ -36,6 +37,17 @@ def tools_beside(place: Place | None, systems: list[str]) -> Block:
     return {"tools": shape}
 
 
+def _empty(texts: list[str]) -> Block:
+    words = empty_words(texts)
+    return {"empty": words} if words else {}
+
+
+def empty_words(texts: list[str]) -> list[str]:
+    """Words among the texts that mean nothing, if they are more than a slip."""
+    stripped = [text.strip() for text in texts]
+    return [word for word in EMPTY_WORDS if stripped.count(word) > EMPTY_SHARE * len(stripped)]
+
+
 def _system_column(columns: Columns) -> Block:
     known = cols.text_columns(columns)
     key = next((known[name.lower()] for name in names.SYSTEM if name.lower() in known), None)
@@ -52,7 +64,7 @@ def _of_pairs(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
             dict.fromkeys(key for element in elements for key, v in element.items() if isinstance(v, str))
         )
         found = names.sides(known)
-        if found and found[1] and len(place.rows) > cols.TOOLS_SHARE * columns.rows:
+        if found and found[1] and len(place.rows) > cols.TOOLS_SHARE * len(columns.rows):
             system = {"system": path_text((known["system"],))} if "system" in known else {}
             pairs = {**system, "user": path_text((known[found[0]],)), "assistant": path_text((known[found[1]],))}
             return {"turns": {"each": path_text(keys), "pairs": pairs}, **_system_column(columns)}
@@ -67,7 +79,11 @@ def _of_columns(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
         return None
     asked, answered = path_text((known[found[0]],)), found[1] and path_text((known[found[1]],))
     specs = cols.find_tools(places, ())
-    beside = _system_column(columns) | ({"tools": cols.spec_shape(specs)} if specs else {})
+    beside = (
+        _system_column(columns)
+        | _empty(columns.texts((known[found[0]],)))
+        | ({"tools": cols.spec_shape(specs)} if specs else {})
+    )
     joined = [path_text((known[name],)) for name in names.BESIDE if name in known] if found[0] == "instruction" else []
     if not answered and not joined:
         return {"prompt": asked, **beside}

@@ -26,7 +26,7 @@ from draftmill.inspect.conversation import (
     role_meant,
     texts_of,
 )
-from draftmill.inspect.known import EMPTY_WORDS, Block, tools_beside, without_conversation
+from draftmill.inspect.known import Block, empty_words, tools_beside, without_conversation
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
 TRACE_TURNS = 5
@@ -110,7 +110,7 @@ def _id(columns: Columns) -> Block:
 def _of_conversation(found: list[Conversation], places: Mapping[Keys, Place], columns: Columns) -> Proposal:
     first, *others = found
     notes: list[str] = []
-    alternatives = _alternatives(first, others, columns.rows)
+    alternatives = _alternatives(first, others, len(columns.rows))
     block = _block(alternatives, notes)
     schema: Block = {"turns": block}
     answer = _answer_beside(first, columns)
@@ -120,6 +120,10 @@ def _of_conversation(found: list[Conversation], places: Mapping[Keys, Place], co
     if system and any(columns.texts(system)):
         schema["system"] = path_text(system)
     schema |= _tools(first, places) | _roles(first, notes) | _decode(first) | _id(columns) | _empty(first)
+    having = {number for conversation in alternatives for number in conversation.place.rows}
+    where = cols.find_where(columns, having)
+    if where:
+        schema["where"] = where
     _note_flags(first, notes)
     _note_trace(first, notes)
     return Proposal(schema, conversation=first, notes=notes)
@@ -269,8 +273,7 @@ def _decode(conversation: Conversation) -> Block:
 
 
 def _empty(conversation: Conversation) -> Block:
-    texts = [text.strip() for turn in conversation.turns for text in texts_of(turn.get(conversation.texts[0]))]
-    words = [word for word in EMPTY_WORDS if texts.count(word) > 0.005 * len(texts)]
+    words = empty_words([text for turn in conversation.turns for text in texts_of(turn.get(conversation.texts[0]))])
     return {"empty": words} if words else {}
 
 
