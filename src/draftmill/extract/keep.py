@@ -22,6 +22,8 @@ def cutter(keep: Keep) -> Callable[[list[Message], bytes], Cuts]:
         return lambda messages, content: _steps(messages, content, count)
     if rule == "first_user":
         return lambda messages, content: [("", _first_user(messages))]
+    if rule == "to_last_user":
+        return lambda messages, content: [("", _last_user(messages))]
     end = _ENDS[rule]
     return lambda messages, content: [("", end(messages, count))]
 
@@ -39,6 +41,13 @@ def _users(messages: list[Message], count: int) -> int:
     return places[count - 1] + 1
 
 
+def _last_user(messages: list[Message]) -> int:
+    place = len(messages)
+    while messages[place - 1]["role"] != "user":
+        place -= 1
+    return place
+
+
 def _last(messages: list[Message], roles: frozenset[str], reason: str) -> int:
     for place in range(len(messages), 0, -1):
         if messages[place - 1]["role"] in roles:
@@ -48,7 +57,6 @@ def _last(messages: list[Message], roles: frozenset[str], reason: str) -> int:
 
 _ENDS: dict[str, Callable[[list[Message], int], int]] = {
     "users": _users,
-    "to_last_user": lambda messages, _: _last(messages, frozenset({"user"}), "no_user_turn"),
     "to_last_input": lambda messages, _: _last(messages, frozenset({"user", "tool", "system"}), "no_user_turn"),
     "each_user": lambda messages, _: len(messages),
     "full": lambda messages, _: _last(messages, frozenset({"assistant"}), "no_assistant_turn"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +30,10 @@ SCHEMA = pa.schema(
         ("meta", pa.string()),
     ]
 )
-GROUP_ROWS, GROUP_BYTES = 10_000, 16 << 20
+Item = TypeVar("Item")
+GROUP_ROWS, GROUP_BYTES = 10_000, 8 << 20
 """Where a row group ends: it depends on the rows only."""
-STRETCH_BYTES = 24 << 20
+STRETCH_BYTES = 8 << 20
 
 
 def write(reduced: Reduced, path: Path, limit: int = STRETCH_BYTES) -> int:
@@ -50,7 +52,7 @@ def write(reduced: Reduced, path: Path, limit: int = STRETCH_BYTES) -> int:
 
     # Texts that all differ gain nothing from dictionaries and statistics.
     with parquet_writer(path, SCHEMA, use_dictionary=False, write_statistics=False) as writer:
-        for group in _groups(stretches()):
+        for group in _ahead(_groups(stretches())):
             hashes = {name: _hex(group[name]) for name in ("group", "dedup")}
             columns = [hashes.get(name, group[name]) for name in SCHEMA.names]
             writer.write_table(pa.table(columns, schema=SCHEMA).combine_chunks(), row_group_size=GROUP_ROWS)
@@ -123,6 +125,15 @@ def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
             pending = pending.slice(count)
     if len(pending):
         yield pending
+
+
+def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each made in another thread while the one before it is being written."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = pool.submit(next, items, None)
+            yield item
 
 
 def _full(table: pa.Table) -> int | None:
