@@ -420,6 +420,38 @@ def test_elements_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert values(path) == rows
 
 
+@pytest.mark.parametrize("style", ["json", "compact", "pretty", "lines"])
+@pytest.mark.parametrize("seed", range(4))
+def test_arrays_of_all_kinds_of_elements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: str, seed: int
+) -> None:
+    draw = random.Random(seed)
+
+    def element(n: int) -> Any:
+        first = draw.choice(["id", "id", "id", "other"])
+        nested = [
+            {"id": n, "t": draw.choice(['}, {"id"', "x", "ä" * 9, '\\"'])}
+            for _ in range(draw.randrange(3) if seed % 2 else 0)
+        ]
+        rare = draw.choice([1, 0.7, None, float("nan") if seed == 3 else 1e-9, 2**70 if seed else 5])
+        return draw.choice([[n], n, "text"]) if draw.random() < 0.02 * seed else {first: n, "n": nested, "r": rare}
+
+    rows = [element(n) for n in range(400)]
+    text = {
+        "json": json.dumps(rows),
+        "compact": json.dumps(rows, separators=(",", ":"), ensure_ascii=False),
+        "pretty": json.dumps(rows, indent=2),
+        "lines": "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n",
+    }[style]
+    expected = json.loads(text, parse_constant=lambda _: None)
+    path = write(tmp_path / "a.json", text)
+    for size in (40, 1000, 1 << 18):
+        monkeypatch.setattr(reader_files, "BLOCK", size)
+        items = list(read(Source(files=str(path))))
+        assert [item.value for item in items] == expected
+        assert [item.number for item in items] == list(range(1, 401))
+
+
 def test_chunks_can_be_handed_to_another_process(tmp_path: Path) -> None:
     import pickle
 
