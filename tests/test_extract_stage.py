@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -177,6 +178,15 @@ def test_the_stage_starts_without_heavy_libraries(tmp_path: Path) -> None:
     code = f"import sys, draftmill.extract.run; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_schema_can_be_sent_to_another_process() -> None:
+    raw = declared("x.jsonl", where={"a": 1}, roles={"x": "drop"}, decode=["t"], tools={"path": "u", "twice": "strip"})
+    raw["schema"]["turns"] = [{"each": "t", "role": {"@.a == 1": "user", "else": "drop"}, "text": ["b", "c"]}]
+    schema = from_map("toy", raw, "f", "real").schema
+    copy = pickle.loads(pickle.dumps(schema))
+    assert (copy.roles, copy.decode, copy.tools) == (schema.roles, schema.decode, schema.tools)
+    assert copy.blocks[0].role.rules[0][0].canonical == schema.blocks[0].role.rules[0][0].canonical
 
 
 # -- signatures -----------------------------------------------------------------------------------

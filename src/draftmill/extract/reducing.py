@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from draftmill.extract.runs import KEYS, Run
 
-BUCKET_ROWS = 400_000
+BUCKET_ROWS = 150_000
 Words = npt.NDArray[np.uint64]
 
 

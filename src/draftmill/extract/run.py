@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from draftmill.workspace import keep, output
 if TYPE_CHECKING:
     from draftmill.extract.reducing import Reduced
 
-MEMORY_BYTES = 32 << 20
+MEMORY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +130,36 @@ def collected(
     """
     schema, source = declaration.schema, declaration.source
     joins = schema.join is not None
-    pieces = chunks(source, None if source.rows or joins else columns(schema))
-    with tempfile.TemporaryDirectory(dir=keep("extract"), prefix=f"{declaration.name}.") as name:
+    with tempfile.TemporaryDirectory(dir=keep("extract"), prefix=f"{declaration.name}.") as name, _located(declaration):
         folder = Path(name)
+        pieces = chunks(source, None if source.rows or joins else columns(schema))
         if joins or schema.last_of:
             relate(schema, pieces, folder / "relations.sqlite")
         with progress(f"extract {declaration.name}") as shown:
             parts = []
-            try:
-                for part in _parts(schema, folder, pieces, workers, limit, memory):
-                    parts.append(part)
-                    shown.advance(part.rows)
-            except PatternTimeout as error:
-                raise DataError(
-                    str(error), file=declaration.file, key="schema", fix="write a simpler pattern"
-                ) from None
+            for part in _parts(schema, folder, pieces, workers, limit, memory):
+                parts.append(part)
+                shown.advance(part.rows)
         from draftmill.extract.reducing import reduce
 
         found = [run for part in parts for run in part.runs]
         reduced = reduce([run for run, _ in found], [count for _, count in found], folder / "duplicates.jsonl")
         yield Outcome(schema, parts, reduced, folder)
+
+
+@contextmanager
+def _located(declaration: Declaration) -> Iterator[None]:
+    """Adds to an error about a file or a pattern which declaration it comes from."""
+    try:
+        yield
+    except PatternTimeout as error:
+        raise DataError(str(error), file=declaration.file, key="schema", fix="write a simpler pattern") from None
+    except DraftmillError as error:
+        if error.file is None:
+            error.file = declaration.file
+        elif error.file != declaration.file:
+            error.message, error.file, error.key = f"{error.file}: {error.message}", declaration.file, "source"
+        raise
 
 
 def _parts(
@@ -164,7 +175,11 @@ def _parts(
             if limit is not None and limit <= 0:
                 return
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (schema, folder)) as pool:
+    # A child that is a copy starts at once, and has what it needs; that is safe while there is one thread.
+    from draftmill.extract import runs  # noqa: F401
+
+    method = "fork" if threading.active_count() == 1 and "fork" in get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(workers, get_context(method), _begin, (schema, folder)) as pool:
         yield from pool.map(_work, range(len(pieces)), pieces)
 
 
@@ -233,12 +248,10 @@ def summary(outcome: Outcome) -> str:
 
 @contextmanager
 def failing(declaration: Declaration) -> Iterator[None]:
-    """Adds to an error which declaration reads the file at fault, and how the earlier output comes back."""
+    """Adds to an error how the earlier output comes back."""
     try:
         yield
     except DraftmillError as error:
-        if error.file not in (None, declaration.file):
-            error.message, error.file, error.key = f"{error.file}: {error.message}", declaration.file, "source"
         back = f"the earlier output comes back with: dvc checkout build/extract/{declaration.name}"
         error.fix = f"{error.fix}\n  {back}" if error.fix else back
         raise

@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
     ]
 )
 """`tie` orders rows of equal id and content; rows equal in that too are written alike."""
-BATCH_BYTES = 1 << 18
+BATCH_BYTES = 1 << 16
 SAMPLE = 64
 """One of so many ids is looked at to divide a dataset into stretches."""
 
@@ -82,6 +82,7 @@ class Run:
         rows = max(1, BATCH_BYTES * len(table) // max(1, table.nbytes))
         with pa.ipc.new_file(path, SCHEMA) as writer:
             writer.write_table(table, max_chunksize=rows)
+        pa.default_memory_pool().release_unused()
         return Run(None, path)
 
     def select(self, columns: Sequence[str]) -> pa.Table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from draftmill.extract.calls import parsed, spread
@@ -15,6 +16,9 @@ from draftmill.extract.outcome import Message, Rejected, Work
 from draftmill.extract.schema import Paths, Tools
 
 Spec = dict[str, Any]
+MAX_CACHED_CHARS = 20_000
+MAX_MENTIONS = 64
+"""Openings that are looked at in one text: its length must not be squared."""
 ToolsOf = Callable[[Any, list[Message], Work], list[Spec]]
 
 
@@ -49,7 +53,18 @@ def _declared(tools: Tools, row: Any, work: Work) -> list[Spec]:
         return []
     if tools.shape.fields:
         return [_foreign(item, tools.shape.fields, work) for item in spread([_value(match, work) for match in found])]
+    if len(found) == 1 and type(found[0]) is str and len(found[0]) <= MAX_CACHED_CHARS:
+        specs, literals = _specs_of_text(found[0])
+        work.notes["python_literals"] += literals
+        return specs
     return [spec for match in found for spec in specs_in(_value(match, work), work)]
+
+
+@lru_cache(maxsize=256)
+def _specs_of_text(text: str) -> tuple[list[Spec], int]:
+    """The specs in a JSON text, and how many Python literals it took: many rows have the same text."""
+    work = Work()
+    return specs_in(_value(text, work), work), work.notes["python_literals"]
 
 
 def _value(match: Any, work: Work) -> Any:
@@ -91,7 +106,9 @@ def regions(text: str, opening: str, closing: str) -> list[tuple[int, int, list[
     """
     found = []
     start = text.find(opening)
-    while start >= 0:
+    for _ in range(MAX_MENTIONS):
+        if start < 0:
+            break
         inner = start + len(opening)
         end = text.find(closing, inner) if closing else len(text)
         if end < 0:
