@@ -322,15 +322,16 @@ def test_the_key_is_sent_and_shown_nowhere(tmp_path: Path, monkeypatch: pytest.M
     secret = "sk-very-secret-0123456789"
     engine = engine_of("openai", api_key_env="TEST_KEY")
     with pytest.raises(ConfigError, match="TEST_KEY is not set"):
-        Asked(tmp_path, "openai", ["http://127.0.0.1:1"], engine=engine)
+        Asked(tmp_path, "openai", ["http://127.0.0.1:1"], engine=engine).go()
     monkeypatch.setenv("TEST_KEY", secret)
     with Loopback(key=secret) as server:
         Asked(tmp_path, "openai", [server.url], engine=engine).go()
         assert server.headers["Authorization"] == f"Bearer {secret}"
     with Loopback(lambda digest, attempt: "401", key=secret) as server:
         monkeypatch.setenv("TEST_KEY", secret + "x")
+        (other := tmp_path / "other").mkdir()
         with pytest.raises(BuildError) as caught:
-            Asked(tmp_path, "openai", [server.url], engine=engine).go()
+            Asked(other, "openai", [server.url], engine=engine).go()
     texts = [str(caught.value), *capfd.readouterr()]
     texts += [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(secret in text for text in texts)

@@ -282,6 +282,16 @@ def test_too_many_failures_stop_the_build_and_a_budget_says_what_to_do(workspace
     assert metrics(workspace)["dropped"] == {}
 
 
+def test_with_all_answers_known_no_server_and_no_key_is_needed(workspace: Path, tiny_target: Target) -> None:
+    write_rows(workspace, questions(5))
+    with Loopback(eos=EOS) as loopback:
+        serve(workspace, tiny_target, loopback.url)
+        build("demo")
+    write_params(workspace, tiny_target, engine=Engine(name="sglang", api_key_env="NOT_SET"))
+    build("demo")
+    assert figures(workspace)["asked"] == 0 and figures(workspace)["requests"] == 0
+
+
 def test_a_misconfigured_engine_is_one_clear_error(workspace: Path, tiny_target: Target) -> None:
     write_rows(workspace, questions(3))
     write_params(workspace, tiny_target, engine=SGLANG)

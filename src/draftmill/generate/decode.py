@@ -55,8 +55,7 @@ def decode(
         for row, token in zip(rows, chosen.tolist(), strict=True):
             said[row].append(token)
         going = [i for i, row in enumerate(rows) if not _ended(said[row], requests[row].limit, eos_ids)]
-        for i in sorted(set(range(len(rows))) - set(going)):
-            yield rows[i], said[rows[i]]
+        yield from ((row, said[row]) for i, row in enumerate(rows) if i not in set(going))
         positions = positions[:, -1:] + 1
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=-1)
         if len(going) < len(rows):

@@ -39,10 +39,7 @@ class Asker(Protocol):
 def open_engine(
     target: Target, renderer: Renderer, engine: Engine, sampling: Sampling, run: GenerateRun, machine: Machine
 ) -> Asker:
-    """The engine named in the configuration; nothing is loaded, started or connected before it is entered.
-
-    Raises ConfigError if no server is named.
-    """
+    """The engine named in the configuration; nothing is loaded, started, connected or required before it is entered."""
     if engine.name == "transformers":
         from draftmill.generate.embedded import Embedded
 
@@ -51,14 +48,16 @@ def open_engine(
     from draftmill.generate.server import keep_in_use, leased
 
     async def urls() -> tuple[str, ...]:
+        if not found and (not run.launch or engine.name == "openai"):
+            fix = "run.generate.urls: [http://…]" + (
+                "" if engine.name == "openai" else ", or run.generate.launch: true"
+            )
+            raise ConfigError(
+                f"no server for engine '{engine.name}'", file="conf/run/default.yaml", key="generate.urls", fix=fix
+            )
         return found or await leased(target, engine, run)
 
     found = run.urls or ((engine.url,) if engine.url else ())
-    if not found and (not run.launch or engine.name == "openai"):
-        fix = "run.generate.urls: [http://…]" + ("" if engine.name == "openai" else ", or run.generate.launch: true")
-        raise ConfigError(
-            f"no server for engine '{engine.name}'", file="conf/run/default.yaml", key="generate.urls", fix=fix
-        )
     beat = None if found else keep_in_use
     return Http(_wire(engine, sampling, renderer.eos_ids), urls, engine, run, target.max_seq_len, beat)
 

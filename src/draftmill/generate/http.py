@@ -70,7 +70,8 @@ class Http:
         self.retries: Counter[str] = Counter()
         self.requests = 0
         self._wire, self._urls, self._engine, self._run, self._need_len = wire, urls, engine, run, need_len
-        self._key, self._beat = api_key(engine), beat
+        self._beat = beat
+        self._key: str | None = None
         self._beating: asyncio.Task[None] | None = None
         self._answered = self._refused = 0
         self._seen: deque[str] = deque(maxlen=_REMEMBERED_IDS)
@@ -78,6 +79,7 @@ class Http:
 
     async def __aenter__(self) -> Self:
         _require_files(self.concurrency)
+        self._key = api_key(self._engine)
         run = self._run
         urls = await self._urls()
         self._http = aiohttp.ClientSession(
@@ -106,6 +108,8 @@ class Http:
 
     def line(self) -> str:
         """Requests in flight, servers that are up, and retries by kind."""
+        if not self.requests:
+            return ""
         up = sum(server.up for server in self._pool.servers)
         parts = [f"{self._gate.in_flight} in flight"]
         parts += [f"{up}/{len(self._pool.servers)} servers"] if len(self._pool.servers) > 1 else []

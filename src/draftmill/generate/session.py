@@ -16,7 +16,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from draftmill.generate.converse import Told
 from draftmill.generate.engines import Asker
@@ -48,8 +48,8 @@ class Session:
 
     async def lead(self, rows: Iterable[Row]) -> None:
         """Ask whatever is missing. Raises the DraftmillError of an engine that cannot go on, after a commit."""
-        waiting = iter(rows)
-        async with self._asker:
+        waiting, self._opened, self._opening = iter(rows), False, asyncio.Lock()
+        async with AsyncExitStack() as self._stack:
             workers = [asyncio.create_task(self._work(waiting)) for _ in range(self._asker.concurrency)]
             ticker = asyncio.create_task(self._tick())
             self._on_interrupt(workers)
@@ -104,10 +104,20 @@ class Session:
         self.counts["reused"] += 1
         return answer
 
+    async def _open(self) -> None:
+        """Enter the engine at the first question: where all is in the store, no server and no weights are needed."""
+        async with self._opening:
+            if not self._opened:
+                await self._stack.enter_async_context(self._asker)
+                self._opened = True
+
     async def _ask(self, request: Request) -> Answer:
         self.stopped = self.stopped or self._meter.exhausted()
         if self.stopped:
             raise Stopped
+        if not self._opened:
+            await self._open()
+            return await self._answer(request)  # another row may have asked the same meanwhile
         self._asking[request.key] = None
         answer: Answer | None = None
         self._meter.asked(request)
