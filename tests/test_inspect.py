@@ -135,7 +135,11 @@ def test_a_talk_of_unknown_speakers_is_written_for_a_person_to_name_them(tmp_pat
     found = inspect(Source(files=written(tmp_path, rows)))
     assert found.proposal.schema == {"turns": {"each": "dialog", "role": "who", "text": "msg"}}
     assert "roles: {customer: user, clerk: assistant}" in found.proposal.notes[0]
-    found.declaration["schema"]["roles"] = {"customer": "user", "clerk": "assistant"}
+    for row in rows:
+        row["dialog"].insert(0, {"who": "policy", "msg": "Answer briefly."})
+    three = inspect(Source(files=written(tmp_path, rows)))
+    assert "roles: {policy: …, customer: …, clerk: …}" in three.proposal.notes[0]
+    found.declaration["schema"]["roles"] = {"customer": "user", "clerk": "assistant", "policy": "system"}
     assert extract(found.declaration, tmp_path).kept == len(ROWS)
 
 

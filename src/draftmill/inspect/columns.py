@@ -122,17 +122,18 @@ def find_where(columns: Columns, having: set[int]) -> str | None:
     if len(having) > WHERE_SHARE * len(columns.rows):
         return None
     for key in columns.top_level():
-        values = [row.get(key) if isinstance(row, dict) else None for row in columns.rows]
-        with_it = {value for number, value in enumerate(values) if number in having and isinstance(value, str)}
-        others = [value for number, value in enumerate(values) if number not in having]
-        if len(with_it) == 1 and all(values[number] in with_it for number in having) and not with_it & _texts(others):
+        labels = [_label(row, key) for row in columns.rows]
+        with_it = {labels[number] for number in having}
+        others = {label for number, label in enumerate(labels) if number not in having}
+        if len(with_it) == 1 and with_it.isdisjoint({None, *others}):
             path = path_text((key,))
             return f"@{path if path.startswith('[') else f'.{path}'} == {json.dumps(with_it.pop())}"
     return None
 
 
-def _texts(values: list[Any]) -> set[str]:
-    return {value for value in values if isinstance(value, str)}
+def _label(row: Any, key: str) -> str | None:
+    value = row.get(key) if isinstance(row, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def find_groups(columns: Columns) -> list[str]:

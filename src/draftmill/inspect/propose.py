@@ -260,9 +260,11 @@ def _roles(conversation: Conversation, notes: list[str]) -> Block:
 
 
 def _likely(conversation: Conversation, unknown: list[str]) -> str:
-    """Who the unknown may be: the one who begins asks, the next one answers; beside known roles, drop."""
+    """Who the unknown may be: of two, the one who begins asks; beside known roles, drop; else a person says."""
     if len(unknown) < len(conversation.labels):
         return ", ".join(f"{label}: drop" for label in unknown)
+    if len(unknown) > 2:
+        return ", ".join(f"{label}: …" for label in unknown)
     begins = Counter(flat(turns[0]).get(conversation.role) for _, turns in conversation.place.lists if turns)
     first = begins.most_common(1)[0][0]
     return ", ".join(f"{label}: {'user' if label == first else 'assistant'}" for label in unknown)
