@@ -3,7 +3,7 @@
     python benchmarks/hidden_states.py [--quick] [--json]
 
 All figures are ratios of processor seconds in one run, one thread, on a random Llama with the embedded
-target's dimensions (hidden 576; 30 blocks, or 6 with --quick):
+target's dimensions (hidden 576; 30 blocks, or 8 with --quick):
 
 capture   a bare forward of the same tokens through the same blocks, row by row, so without a padded token /
           the whole stage: reading, planning, batching, casting, writing, checksums
@@ -165,9 +165,9 @@ def peak(rows: int) -> float:
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         write_rows([100] * rows)
-        model = make_model(6)
+        model = make_model(8)
         sys.stdout = sys.stderr
-        stage.build(make_job(6, shard_gb=0.008), lambda: Local(model))
+        stage.build(make_job(8, shard_gb=0.008), lambda: Local(model))
         sys.stdout = sys.__stdout__
         os.chdir("/")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -196,10 +196,10 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="draftmill-bench-") as name:
         os.chdir(name)
         os.environ.pop("DRAFTMILL_KEEP", None)
-        capture, padding = compare_capture(6 if quick else 30, 60 if quick else 150, 2 if quick else 3)
+        capture, padding = compare_capture(8 if quick else 30, 25 if quick else 150, 2 if quick else 3)
         loading = compare_loading()
         os.chdir(before)
-    memory = compare_memory(100, 600 if quick else 4000)
+    memory = compare_memory(50, 300 if quick else 4000)
     return [
         figure("capture_of_bare_forward", capture, CAPTURE, "higher"),
         figure("padding", padding, PADDING, "lower"),
