@@ -14,17 +14,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
+
 from draftmill.errors import DataError
 from draftmill.extract.readers import files
 from draftmill.extract.readers.items import Chunk, Reject
-from draftmill.extract.readers.values import has_long_number, parse, parse_all
+from draftmill.extract.readers.values import has_long_number, parse
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _AFTER = frozenset(",] \t\n\r")
 _DAMAGED = re.compile("[\ud800-\udfff]")
 _GLUE = re.compile(r'[ \t\n\r]*,[ \t\n\r]*(\{[ \t\n\r]*"[^"\\\x00-\x1f]*")')
 _GLUE_AHEAD = 4096
-_REACH = 1 << 22
+_WINDOW = 1 << 16
+_JOINED = 4
 _TRIES = 8
 
 
@@ -81,7 +84,7 @@ def elements(chunk: Chunk) -> Iterator[list[Any]]:
         if glue:
             text.sign()
             before = number
-            for rows in _cut(text, *glue, limit=max(_REACH, 8 * careful.size)):
+            for rows in _cut(text, *glue, window=max(_WINDOW, 8 * careful.size)):
                 number += len(rows)
                 yield rows
             tries = _TRIES if number - before >= _TRIES else tries - 1
@@ -97,31 +100,48 @@ def _glue(text: Text) -> tuple[str, str] | None:
     return (found.group(), found.group(1)) if found else None
 
 
-def _cut(text: Text, glue: str, opening: str, limit: int) -> Iterator[list[Any]]:
+def _cut(text: Text, glue: str, opening: str, window: int) -> Iterator[list[Any]]:
     """The elements that are followed by `glue`, as long as orjson takes them; afterwards `text` is at the next one.
 
-    A string cannot hold the glue: the quotes in it would be escaped. `limit`: characters to look for it.
+    A string cannot hold the glue: the quotes in it would be escaped. `window`: characters looked at together.
     """
-    size = files.BLOCK
     while True:
-        first, *others = text.text[text.position :].split(glue)
+        if len(text.text) - text.position < window:
+            text.more(window)
+        first, *others = text.text[text.position : text.position + window].split(glue)
         pieces = [first, *(opening + other for other in others[:-1])] if others else []
-        values = _values(pieces)
+        values, used = _values(pieces, glue.removesuffix(opening))
         # All of a piece but its glue: the opening belongs to the next.
-        text.position += sum(map(len, pieces[: len(values)])) + len(values) * (len(glue) - len(opening))
+        text.position += sum(map(len, pieces[:used])) + used * (len(glue) - len(opening))
         if values:
             yield values
-        if len(values) < len(pieces) or len(text.text) - text.position > limit or not text.more(size):
+        if used < len(pieces) or not pieces:
             return
-        size = files.BLOCK if values else 2 * size
 
 
-def _values(pieces: list[str]) -> list[Any]:
-    """The values of the pieces, up to the first that is not JSON."""
+def _values(pieces: list[str], comma: str) -> tuple[list[Any], int]:
+    """(values, how many pieces they are of) up to a piece that is not JSON, not even with those that follow."""
     texts = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
-    values = parse_all(texts, has_long_number(b"".join(texts)))
-    rejected = (index for index, value in enumerate(values) if type(value) is Reject)
-    return values[: next(rejected, len(values))]
+    if not has_long_number(b"".join(texts)):
+        try:
+            return list(map(orjson.loads, texts)), len(texts)
+        except orjson.JSONDecodeError:
+            pass
+    values: list[Any] = []
+    used = 0
+    while used < len(texts):
+        for count in range(1, _JOINED + 1):
+            # An object inside the element began like the elements do.
+            value = parse(comma.encode().join(texts[used : used + count]))
+            if type(value) is not Reject:
+                break
+            if value.reason != "truncated_json" or used + count >= len(texts):
+                return values, used
+        else:
+            return values, used
+        values.append(value)
+        used += count
+    return values, used
 
 
 class Careful:
