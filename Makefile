@@ -29,7 +29,8 @@ test: $(READY) ## the tests, at most 12 minutes on two cores
 test-slow: $(READY) ## the tests that take minutes each
 	$(BIN)/pytest -m slow
 
-test-engines: $(READY) ## the tests against real servers
+test-engines: $(READY) ## the tests against real servers, in environments of their own below .deps/
+	requirements/environments.sh $(PYTHON)
 	$(BIN)/pytest -m engines
 
 check: $(READY) ## format, lint and strict types

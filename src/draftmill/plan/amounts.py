@@ -91,9 +91,8 @@ def _wanted(quota: Any, available: int | None, cap: int | None) -> int | None:
 
 def _answered(name: str, values: Mapping[str, Any]) -> int:
     """Rows in the last build's answers, if target, engine and sampling are still the same."""
-    locked = _locked(f"generate@{name}")
-    same = all(locked.get(key) == values[key] for key in ("target", "sampling"))
-    same = same and locked.get("engine.identity") == values["engine"]["identity"]
+    locked = lock().get(f"generate@{name}", {}).get("params", {}).get("params.yaml", {})
+    same = locked.get("identity.answers") == values["identity"]["answers"]
     return int(_metrics("generate", name).get("rows_out", 0)) if same else 0
 
 
@@ -133,8 +132,3 @@ def _total(amounts: list[Amount], values: Mapping[str, Any], rates: Rates) -> To
 def _metrics(stage: str, name: str) -> dict[str, Any]:
     path = BUILD / stage / name / "metrics.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def _locked(stage: str) -> dict[str, Any]:
-    """The parameters that dvc.lock has for a stage."""
-    return lock().get(stage, {}).get("params", {}).get("params.yaml", {})
