@@ -18,9 +18,11 @@ from test_train import random_model, random_pack
 
 from draftmill.drafters import Drafter
 from draftmill.drafters.architecture import resolve
+from draftmill.drafters.dflash import DFlash
 from draftmill.drafters.eagle3 import Eagle3
 from draftmill.drafters.ends import Ends
 from draftmill.drafters.initialize import new_dflash
+from draftmill.drafters.layers import to_block_outputs
 from draftmill.drafters.vocabulary import ids_of
 from draftmill.export.stage import export
 from draftmill.target import Target, shape
@@ -172,15 +174,13 @@ def test_export_loads_in_speculators(tmp_path: Path, tiny_target: Target) -> Non
     assert torch.allclose(seen[0][at.queries], ours, atol=1e-4)
 
 
-def test_dflash_equals_specforge(tiny_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs, loss and gradients for the same anchors."""
+def specforge_model(model: DFlash, ends: Ends, anchors: int, gamma: float) -> Any:
+    """SpecForge's DFlash with our weights, and its loss."""
     from specforge.algorithms.common.dflash_family_model import OnlineDFlashModel
     from specforge.modeling.draft.dflash import DFlashDraftModel
     from transformers import Qwen3Config
 
-    settings = Drafter(kind="dflash", layers=[2, 4, 5], num_layers=2, block_size=4, gamma=3.0)
-    arch = resolve(settings, shape(tiny_target), tiny_target.mask_token_id)
-    model = new_dflash(arch, 1)
+    arch = model.arch
     config = Qwen3Config(
         hidden_size=arch.hidden_size,
         intermediate_size=arch.intermediate_size,
@@ -194,22 +194,31 @@ def test_dflash_equals_specforge(tiny_target: Target, monkeypatch: pytest.Monkey
         block_size=arch.block_size,
         num_target_layers=arch.target_layers,
         layer_types=["full_attention"] * arch.num_layers,
-        dflash_config={"mask_token_id": arch.mask_token_id, "target_layer_ids": [1, 3, 4]},
+        dflash_config={"mask_token_id": arch.mask_token_id, "target_layer_ids": to_block_outputs(arch.layers)},
     )
     config._attn_implementation = "sdpa"
     peer = DFlashDraftModel(config).float()
     assert not peer.load_state_dict(model.state_dict(), strict=False).unexpected_keys
-    torch.manual_seed(2)
-    table = torch.randn(arch.vocab_size, arch.hidden_size)
-    ends = Ends(embedding=table, norm=torch.ones(arch.hidden_size), head=torch.randn_like(table), eps=1e-5)
-    head = torch.nn.Linear(arch.hidden_size, arch.vocab_size, bias=False)
-    embedding = torch.nn.Embedding(arch.vocab_size, arch.hidden_size)
+    head = torch.nn.Linear(arch.hidden_size, arch.vocab_size, bias=False).requires_grad_(False)
+    embedding = torch.nn.Embedding(arch.vocab_size, arch.hidden_size).requires_grad_(False)
     with torch.no_grad():
         head.weight.copy_(ends.head)
         embedding.weight.copy_(ends.embedding)
-    wrapper = OnlineDFlashModel(
-        peer, head, embedding, arch.mask_token_id, 4, "sdpa", num_anchors=100, loss_decay_gamma=3.0
+    return OnlineDFlashModel(
+        peer, head, embedding, arch.mask_token_id, arch.block_size, "sdpa", num_anchors=anchors, loss_decay_gamma=gamma
     )
+
+
+def test_dflash_equals_specforge(tiny_target: Target) -> None:
+    """Outputs, loss and gradients for the same anchors."""
+    settings = Drafter(kind="dflash", layers=[2, 4, 5], num_layers=2, block_size=4, gamma=3.0)
+    arch = resolve(settings, shape(tiny_target), tiny_target.mask_token_id)
+    model = new_dflash(arch, 1)
+    torch.manual_seed(2)
+    table = torch.randn(arch.vocab_size, arch.hidden_size)
+    ends = Ends(embedding=table, norm=torch.ones(arch.hidden_size), head=torch.randn_like(table), eps=1e-5)
+    wrapper = specforge_model(model, ends, anchors=100, gamma=3.0)
+    peer = wrapper.draft_model
     pack = random_pack(model, [20], [(6, 20)])  # type: ignore[arg-type]
     mask = torch.zeros(1, 20)
     mask[0, 6:] = 1
