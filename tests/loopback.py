@@ -112,6 +112,7 @@ class Loopback:
         self._ready.set()
         await self._stop.wait()
         await runner.cleanup()
+        await asyncio.sleep(0.02)  # aborted connections close in the loop's next rounds
 
     async def _info(self, request: web.Request) -> web.Response:
         return self._refused(request) or web.json_response({"model_path": self._models[0]})

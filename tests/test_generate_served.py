@@ -134,7 +134,7 @@ def test_kills_lose_nothing_and_ask_nothing_twice(
 ) -> None:
     draw = random.Random(kills)
     write_rows(workspace, questions(prompts))
-    with Forks(workspace) as forks, Loopback(eos=EOS, delay_s=16 / (prompts / kills) * 0.35) as loopback:
+    with Forks(workspace) as forks, Loopback(eos=EOS, delay_s=16 / (prompts / kills) * 0.2) as loopback:
         serve(workspace, tiny_target, loopback.url)
         digests = digests_by_key(workspace)
         assert len(digests) == prompts
@@ -144,7 +144,7 @@ def test_kills_lose_nothing_and_ask_nothing_twice(
             before, child = loopback.requests, forks.child()
             while loopback.requests == before and forks.alive(child):
                 time.sleep(0.002)
-            time.sleep(draw.uniform(0, 0.5))
+            time.sleep(draw.uniform(0, 0.4))
             killed += forks.alive(child)
             forks.kill(child)
             for key in stored_keys(workspace) - known.keys():
@@ -175,6 +175,7 @@ def test_an_interrupt_finishes_what_is_in_flight_and_exits_130(workspace: Path, 
         assert len(stored_keys(workspace)) == loopback.requests < 3000
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_does_not_wait_for_the_engine_in_process(workspace: Path, tiny_target: Target) -> None:
     write_rows(workspace, questions(200))
     write_params(workspace, tiny_target, sampling=Sampling(max_new_tokens=3000), run={"batch_size": 2})

@@ -105,6 +105,7 @@ class Http:
             self._beating.cancel()
         await self._pool.close()
         await self._http.close()
+        await asyncio.sleep(0)  # the connections close in the loop's next round
 
     def line(self) -> str:
         """Requests in flight, servers that are up, and retries by kind."""
