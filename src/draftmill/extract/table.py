@@ -31,9 +31,9 @@ SCHEMA = pa.schema(
     ]
 )
 Item = TypeVar("Item")
-GROUP_ROWS, GROUP_BYTES = 10_000, 8 << 20
+GROUP_ROWS, GROUP_BYTES = 10_000, 2 << 20
 """Where a row group ends: it depends on the rows only."""
-STRETCH_BYTES = 8 << 20
+STRETCH_BYTES = 3 << 20
 
 
 def write(reduced: Reduced, path: Path, limit: int = STRETCH_BYTES) -> int:
