@@ -259,7 +259,7 @@ def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
         say(f"  {shape.name:32}" + "".join(f"{spent / decode:17.3f}" for spent in seconds.values()))
         figures.append(figure(f"paths_{shape.name}", seconds["draftmill"] / decode, PATHS_LIMIT, "lower"))
     with tempfile.TemporaryDirectory(prefix="draftmill-bench-") as name:
-        folder, size = Path(name), 25 if quick else 150
+        folder, size = Path(name), 20 if quick else 150
         for shape in SHAPES:
             for suffix in (".jsonl", ".parquet") if shape.name in ("traces", "sharegpt") else (".jsonl",):
                 share = compare_stage(shape, suffix, folder, size, 2 if quick else 3)
