@@ -128,7 +128,7 @@ def test_plain_decoding_is_generate(live: Live, model: Any) -> None:
 def test_greedy_drafting_never_changes_the_text(
     kind: str, live: Live, eagle: Eagle3, dflash: DFlash, ends: Ends
 ) -> None:
-    same_text(kind, 6, live, eagle, dflash, ends)
+    same_text(kind, 5, live, eagle, dflash, ends)
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_end_token_ends_the_text_and_counts_no_further(live: Live) -> None:
 
 
 def test_replay_equals_live_decoding(live: Live, eagle: Eagle3, dflash: DFlash, ends: Ends) -> None:
-    for prompt in prompts(3, seed=2):
+    for prompt in prompts(2, seed=2):
         plain = greedy(live, Nothing(), prompt, 0, record=True)
         recording = Recording(prompt, plain.tokens, torch.cat(plain.aux))
         assert len(recording.aux) == len(prompt) + len(plain.tokens) - 1

@@ -39,7 +39,7 @@ train(drafter, target, 0, TrainRun(checkpoint_every_s=0.0, log_every=2), "cpu")
 """
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+@pytest.mark.parametrize("kind", ["eagle3", pytest.param("dflash", marks=pytest.mark.slow)])
 def test_two_processes_equal_one(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Target
 ) -> None:

@@ -57,7 +57,6 @@ class Drafter:
     head_dim: int | None = None
     draft_vocab_size: int | None = None  # EAGLE-3: size of the draft vocabulary; null: the whole one
     train_head: bool = True  # EAGLE-3: the head starts from the target's rows; false keeps it there
-    initialize: Literal["target", "random"] = "target"  # where the midlayer's weights start
     ttt_steps: int = 7  # EAGLE-3: unrolled steps of training-time test
     step_decay: float = 0.8  # EAGLE-3: loss weight of step i is step_decay ** i
     block_size: int = 16  # DFlash: the anchor token and block_size - 1 predicted ones
