@@ -96,6 +96,46 @@ def test_the_files_of_the_stage(built: Path) -> None:
     assert all(len(value) == 32 for column in ("group", "dedup") for value in rows_[column].to_pylist())
 
 
+def columns(folder: Path, schema: dict[str, Any], made: list[Any], name: str = "toy") -> dict[str, list[Any]]:
+    """The columns of rows.parquet, rows in the order of `id: id`."""
+    write_rows(folder / "x.jsonl", made)
+    raw = {"source": {"files": str(folder / "x.jsonl")}, "schema": {"turns": {"each": "t"}, "id": "id", **schema}}
+    with collected(from_map(name, raw, "f", "real")) as outcome:
+        table.write(outcome.reduced, folder / "rows.parquet")
+    found: dict[str, list[Any]] = pq.read_table(folder / "rows.parquet").to_pydict()
+    return found
+
+
+def test_keys_of_duplicates_and_groups(tmp_path: Path) -> None:
+    made = [
+        {"id": f"{i}", "issue": issue, "n": [i, i], "t": chat(("system", f"s{i}"), ("user", f"q{i // 2}"))}
+        for i, issue in enumerate("aab")
+    ]
+    plain = columns(tmp_path, {"meta": {"issue": "issue", "all": "n[*]", "none": ["x", "issue"]}}, made)
+    assert plain["group"] == plain["dedup"], "the duplicate key, where no group is declared"
+    assert [json.loads(text) for text in plain["meta"]] == [
+        {"issue": issue, "all": [i, i], "none": issue}
+        for i, issue in ((int(name), made[int(name)]["issue"]) for name in plain["id"])
+    ]
+    assert plain["dedup"] == columns(tmp_path, {}, made, "another")["dedup"], "comparable across datasets"
+    declared_ = columns(tmp_path, {"group": "issue", "dedup": ["id", "issue"]}, made)
+    assert declared_["group"][0] == declared_["group"][1] != declared_["group"][2]
+    assert len(set(declared_["dedup"])) == 3
+    other = columns(tmp_path, {"group": "issue", "dedup": "id"}, made, "another")
+    assert not set(declared_["group"]) & set(other["group"]), "a value means nothing in another dataset"
+    none = columns(tmp_path, {"dedup": "none"}, made)
+    assert none["dedup"] == [None] * 3
+    assert len(set(none["group"])) == 3
+
+
+def test_cuts_of_one_row_are_in_one_group(tmp_path: Path) -> None:
+    made = [{"id": "r", "t": chat(("user", "q"), ("assistant", "a"), ("user", "r"), ("assistant", "b"))}]
+    found = columns(tmp_path, {"keep": {"steps": 2}}, made)
+    assert found["id"] == ["r@1", "r@3"]
+    assert len(set(found["group"])) == 1
+    assert len(set(found["dedup"])) == 2
+
+
 def test_undeclared_columns_reach_no_output(built: Path) -> None:
     for name, content in outputs(built).items():
         text = (
@@ -166,6 +206,9 @@ def test_a_failure_is_one_clear_message(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: conf/dataset/toy.yaml: schema.turns.each: toy: tt matched nothing in 30 rows")
     assert "dvc checkout build/extract/toy" in done.stderr
+    listed = (tmp_path / ".draftmill/extract/toy.rejects.jsonl").read_text().splitlines()
+    assert len(listed) == 30
+    assert json.loads(listed[0])["reason"] == "no_user_turn"
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "build/extract/toy/rows.parquet").exists()
     missing = stage(tmp_path, declared("y.jsonl"))

@@ -40,6 +40,13 @@ def test_declared_labels_are_merged_over_the_known_ones(tmp_path: Path) -> None:
     assert got.only == [("assistant", "p"), ("system", "u"), ("user", "h")]
 
 
+def test_labels_need_not_be_texts(tmp_path: Path) -> None:
+    got = extract(
+        tmp_path, "{turns: {each: t}, keep: full, roles: {0: user, 1: assistant}}", {"t": chat((0, "q"), (1, "a"))}
+    )  # type: ignore[arg-type]
+    assert got.only == [Q, A]
+
+
 def test_each_spreads_a_list_one_level_and_takes_other_matches_as_turns(tmp_path: Path) -> None:
     row = {"head": {"role": "user", "content": "one"}, "rest": chat(A, ("user", "two")), "deep": [chat(("user", "x"))]}
     got = extract(tmp_path, "{turns: [{each: head}, {each: rest}]}", row)

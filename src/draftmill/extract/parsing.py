@@ -60,7 +60,10 @@ class _Parser:
             decode=tuple(self.paths(item, f"decode[{i}]") for i, item in enumerate(_listed(raw.get("decode")))),
             system=self.system(raw.get("system")),
             tools=self.tools(raw.get("tools")),
-            roles={**ROLES, **{label: self.role_name(to, f"roles.{label}") for label, to in _map(raw.get("roles"))}},
+            roles={
+                **ROLES,
+                **{str(label): self.role_name(to, f"roles.{label}") for label, to in _map(raw.get("roles"))},
+            },
             empty=frozenset({"", *(text.strip() for text in _listed(raw.get("empty")))}),
             orphan_tool=raw.get("orphan_tool") or "keep",
             where=self.where(raw.get("where")),

@@ -105,7 +105,14 @@ def run(dataset: str) -> None:
         from draftmill.extract.failures import check
         from draftmill.extract.table import write
 
-        check(outcome, declaration)
+        listed = keep("extract", f"{dataset}.rejects.jsonl")
+        try:
+            check(outcome, declaration)
+        except DraftmillError as error:
+            write_rejects(outcome, listed)
+            error.fix = "\n  ".join(filter(None, (error.fix, f"the dropped rows are listed in {listed}")))
+            raise
+        listed.unlink(missing_ok=True)
         folder = output("extract", dataset)
         repeated = write(outcome.reduced, folder / "rows.parquet")
         write_rejects(outcome, folder / "rejects.jsonl")
