@@ -181,11 +181,11 @@ class Case:
 
 
 def cost_by_turns(shown: Renderer, writer: Writer, tokens: int, repeats: int) -> dict[int, float]:
-    """Seconds of the stage for a million tokens, by messages a conversation; texts of the same lengths in each."""
+    """Seconds of the stage for a million tokens, by turns (questions with answers); texts of the same lengths."""
     with tempfile.TemporaryDirectory() as folder:
         cases = {}
         for turns in TURNS:
-            conversations = [writer.turns(turns) for _ in range(max(1, tokens // (120 * turns)))]
+            conversations = [writer.turns(2 * turns) for _ in range(max(1, tokens // (300 * turns)))]
             cases[turns] = Case(shown, conversations, None)
             write_answers(Path(folder, f"{turns}.parquet"), conversations, None)
         runs = [
@@ -312,7 +312,7 @@ def _print(found: dict[str, Any], ratio: float) -> None:
             if "specforge" in case:
                 print(f"  SpecForge {case['specforge'] / 1e3:.1f}k: {case['stage'] / case['specforge']:.1f} times")
     turns = ", ".join(f"{turns}: {cost:.2f}" for turns, cost in found["cost by turns"].items())
-    print(f"seconds for a million tokens by messages: {turns}; ratio {ratio:.2f} (limit {TURNS_LIMIT})")
+    print(f"seconds for a million tokens by turns: {turns}; ratio {ratio:.2f} (limit {TURNS_LIMIT})")
 
 
 if __name__ == "__main__":

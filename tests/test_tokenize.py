@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,11 @@ def test_text_rows_train_every_answer_and_its_end_token(project: Project) -> Non
     assert project.trained() == {"a": ["hello<|im_end|>", "bye<|im_end|>"], "b": ["y<|im_end|>"]}
     assert metrics["rows_in"] == metrics["rows_out"] == 2 and metrics["dropped"] == {}
     assert metrics["turns"] == metrics["turns_from_dataset"] == 3 and metrics["trainable_tokens"] == 6 + 4 + 2
+    assert metrics["tokens_by_role"].keys() == {"assistant", "user", "template"}
+    assert (
+        metrics["tokens_by_role"]["assistant"] == len("hellobyey")
+        and sum(metrics["tokens_by_role"].values()) == metrics["tokens"]
+    )
     first = project.table("tokens")[0]
     assert project.renderer.decode(first["input_ids"]) == project.renderer.text(CHAT, None, False)
     assert first["n_prompt_tokens"] + first["n_response_tokens"] == len(first["input_ids"])
@@ -278,3 +285,12 @@ def test_reading_a_mask() -> None:
         with pytest.raises(ConfigError):
             Mask.read(wrong, "d")
     assert load_target("tiny").over_length == "reject"
+
+
+def test_the_stage_starts_without_torch_and_transformers() -> None:
+    program = (
+        "import sys, draftmill.tokenize.stage, draftmill.cli.tokens\n"
+        "print([name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

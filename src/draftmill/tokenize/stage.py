@@ -68,7 +68,7 @@ class Work:
     def __init__(self, shown: Renderer, mask: Mask) -> None:
         self.renderer, self.mask = shown, mask
         self.tokenizer = Tokenizer(shown)
-        self.statistics = Statistics()
+        self.statistics = Statistics(shown)
         self.dropped: Counter[str] = Counter()
         self.rejects: list[dict[str, str]] = []
 
