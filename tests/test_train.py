@@ -305,6 +305,18 @@ def test_head_starts_from_the_targets_rows(project: Path, tiny_target: Target) -
     assert tensors["t2d"].sum() == 120
 
 
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_bfloat16_autocast_keeps_fp32_weights(kind: str, project: Path, tiny_target: Target) -> None:
+    settings = SMALL if kind == "eagle3" else replace(SMALL, kind="dflash", layers=[2, 4, 5], block_size=4)
+    recipe = replace(settings.recipe, epochs=1.0)
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        progress = train(replace(settings, recipe=replace(recipe, precision=precision)), tiny_target, 0, QUICK, "cpu")
+        losses.append(progress.history[-1]["train/loss"])
+        assert all(tensor.dtype == torch.float32 for tensor in weights().values() if tensor.is_floating_point())
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
 def test_same_seed_same_bytes_and_another_seed_others(project: Path, tiny_target: Target) -> None:
     train(SMALL, tiny_target, 0, QUICK, "cpu")
     first = Path("build/train/drafter/model.safetensors").read_bytes()
