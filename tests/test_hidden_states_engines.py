@@ -1,17 +1,22 @@
-"""Stored states of the embedded target against a real SGLang server on CPU: `make test-engines`.
+"""Hidden states of real servers on CPU against transformers': `make test-engines`.
 
-The environment is made by requirements/environments.sh; without it the test is skipped.
+SGLang as it is; vLLM with stand-ins for what its connector takes from a CUDA device (vllm_on_cpu/). The
+environments are made by requirements/environments.sh; without them the tests are skipped.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +26,7 @@ import pytest
 import torch
 
 from draftmill.hidden_states import States, StatesRun, recheck, stage
+from draftmill.hidden_states.engines import Local, Vllm, command
 from draftmill.hidden_states.sglang import Sglang
 from draftmill.target import Target, prepare, renderer
 
@@ -33,7 +39,8 @@ TEXTS = (
     "Bread rises when yeast turns sugar into gas.",
     "Zürich, Köln, Łódź; 東京. Prices: 3 € and £4.",
 )
-FLAGS = (
+VLLM = "--dtype float32 --max-model-len 512 --max-num-seqs 8 --max-num-batched-tokens 2048 --enforce-eager"
+SGLANG = (
     "--device cpu --dtype float32 --attention-backend torch_native --sampling-backend pytorch --disable-cuda-graph "
     "--disable-radix-cache --mem-fraction-static 0.2 --max-total-tokens 8192 "
     "--enable-return-aux-hidden-states --speculative-algorithm EAGLE3"
@@ -49,26 +56,27 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def url(smollm2: Target, project: Path) -> Iterator[str]:
-    if not (DEPS / "sglang/.ready").exists():
-        pytest.skip("no .deps/sglang: requirements/environments.sh makes it")
+@contextmanager
+def served(command: str, needs: str, path: Path, log: Path, **environment: str) -> Iterator[str]:
+    """The URL of a server started with `command`, whose {port} is filled in; stopped afterwards."""
+    if not (DEPS / needs / ".ready").exists():
+        pytest.skip(f"no .deps/{needs}: requirements/environments.sh makes it")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = f"{DEPS}/vllm/bin/python -m sglang.launch_server --model-path {prepare(smollm2)} --port {port} {FLAGS}"
-    environment = {**os.environ, "PYTHONPATH": str(DEPS / "sglang"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-    with open(project / "server.log", "wb") as log:
-        server = subprocess.Popen(command.split(), stdout=log, stderr=log, env=environment, start_new_session=True)
+    full = {**os.environ, "PYTHONPATH": str(path), "HF_HUB_OFFLINE": "1", **environment}
+    words = [str(DEPS / "vllm/bin/python"), *shlex.split(command.replace("{port}", str(port)))]
+    with open(log, "wb") as said:
+        server = subprocess.Popen(words, stdout=said, stderr=said, env=full, start_new_session=True)
     try:
-        wait_for(f"http://127.0.0.1:{port}/health", server, project / "server.log")
+        wait_for(f"http://127.0.0.1:{port}/health", server, log)
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(server.pid, 15)
+        os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(30)
         except subprocess.TimeoutExpired:
-            os.killpg(server.pid, 9)
+            os.killpg(server.pid, signal.SIGKILL)
             server.wait()
 
 
@@ -85,20 +93,68 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"the server did not come up:\n{log.read_text(errors='replace')[-3000:]}")
 
 
-def test_stored_states_equal_sglangs(smollm2: Target, url: str) -> None:
-    torch.set_num_threads(2)
-    ids = [renderer(smollm2).encode(text) for text in TEXTS]
+def write_tokens(ids: list[list[int]]) -> None:
     path = Path("build/tokenize/d/tokens.parquet")
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     columns = {"id": [str(i) for i in range(len(ids))], "input_ids": pa.array(ids, pa.list_(pa.int32()))}
     pq.write_table(pa.table(columns), path)
+
+
+def test_stored_states_equal_sglangs(smollm2: Target, project: Path) -> None:
+    torch.set_num_threads(2)
+    ids = [renderer(smollm2).encode(text) for text in TEXTS]
+    write_tokens(ids)
     work = stage.job("d", States(for_=["eagle3"], dtype="float32"), StatesRun(), smollm2)
     assert work.layers == (2, 15, 27)
     stage.build(work, lambda: stage.engine(work, smollm2, "cpu"))
-    server = Sglang(url, work.layers, work.hidden_size)
-    found = recheck.sampled(Path("build/hidden_states/d"), server, len(ids), work.layers, final=False)
+    command = f"-m sglang.launch_server --model-path {prepare(smollm2)} --port {{port}} {SGLANG}"
+    with served(command, "sglang", DEPS / "sglang", project / "sglang.log", OMP_NUM_THREADS="2") as url:
+        server = Sglang(url, work.layers, work.hidden_size)
+        found = recheck.sampled(Path("build/hidden_states/d"), server, len(ids), work.layers, final=False)
     assert {one.layer for one in found} == {"2", "15", "27"} and len(found) == 3 * len(ids)
     assert max(one.distance for one in found) < 1e-4
-    with server.open(work.layers) as batch:
-        alone = batch([np.array(ids[1], np.int32)])
-    assert alone[15].shape == (1, len(ids[1]), work.hidden_size)
+
+
+def test_states_captured_from_vllm_equal_those_captured_here(tiny_target: Target, project: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=128,
+            intermediate_size=192,
+            num_hidden_layers=8,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=64,  # the smallest that vLLM's attention on CPUs has
+            vocab_size=512,
+            max_position_embeddings=512,
+        )
+    ).eval()
+    folder = project / "model"
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(prepare(tiny_target) / name, folder / name)
+    random = np.random.default_rng(0)
+    ids = [random.integers(0, 256, length).tolist() for length in (7, 33, 12, 200, 1)]
+    write_tokens(ids)
+    layers = (2, 4, 5)
+    vllm, flags = command(str(folder), [*layers, 8], str(project / "shared")).removeprefix("vllm serve "), VLLM
+    start = f"-m vllm.entrypoints.openai.api_server --port {{port}} --model {vllm} {flags}"
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2"}
+    shim = Path(__file__).parent / "vllm_on_cpu"
+    with served(start, "vllm", shim, project / "vllm.log", **environment) as url:
+        run = StatesRun(url=url, recheck_rows=0, timeout_s=120)
+        work = stage.Job(
+            dataset="d",
+            states=States(for_=["eagle3"], dtype="float32", engine="vllm"),
+            run=run,
+            target={"name": "tiny", "revision": None, "weights": "w", "states": "vllm"},
+            num_layers=8,
+            hidden_size=128,
+        )
+        stage.build(work, lambda: Vllm(run, str(folder), (*layers, 8)))
+    found = recheck.sampled(Path("build/hidden_states/d"), Local(model), len(ids))
+    assert {one.layer for one in found} == {"2", "4", "5", "last"} and len(found) == 4 * len(ids)
+    assert max(one.distance for one in found) < 1e-4
+    assert not list((project / "shared").iterdir())

@@ -2,11 +2,11 @@
 
 An engine is opened for a layer set and then maps rows of token ids to {layer: states [B, longest, H]}.
 
-vLLM's interface, as documented (features/speculative_decoding/extract_hidden_states; written for vLLM 0.22 to 0.28, and
-tested here against a server of our own that speaks it, because the real one needs a GPU): a completion of one
+vLLM's interface, as documented (features/speculative_decoding/extract_hidden_states): a completion of one
 token answers with `kv_transfer_params.hidden_states_path`, a safetensors file with hidden_states [T, L, H] and
 token_ids [T]. The writer holds an exclusive lock on <path>.lock until the file is whole. Its layer ids are
-hidden_states indices; the number of blocks means the state before the final norm.
+hidden_states indices; the number of blocks means the state before the final norm. Tested against vLLM 0.32 on a CPU,
+with stand-ins for the CUDA events and streams of its connector; on GPUs it has not been run here.
 """
 
 from __future__ import annotations
@@ -129,6 +129,9 @@ def _take(path: Path) -> dict[str, Tensor]:
     if lock.exists():
         with open(lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH)  # sleeps until the writer lets go
+    if not path.exists():
+        fix = "its shared_storage_path must be a folder that this machine sees under the same path; see its log"
+        raise BuildError("the vLLM server named a file that is not here", file=path, fix=fix)
     _, tensors = open_file(path)
     copied = {name: tensor.clone() for name, tensor in tensors.items()}
     path.unlink(missing_ok=True)
