@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from draftmill.errors import BuildError
@@ -129,6 +131,45 @@ def test_server_is_stopped_afterwards(tmp_path: Path, monkeypatch: pytest.Monkey
         os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_command_prints_the_table(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command from params.yaml to the printed figures; the server is the stand-in, already running."""
+    from contextlib import nullcontext
+
+    import yaml
+    from drafting import SPANS
+    from typer.testing import CliRunner
+
+    from draftmill.cli import application
+    from draftmill.errors import UsageError
+
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    Path("drafter").mkdir()
+    Path("drafter/config.json").write_text("{}")
+    rows = {
+        "dataset": ["d", "d"],
+        "id": ["a", "b"],
+        "input_ids": pa.array([[5, 6, 7, 8]] * 2, pa.list_(pa.int32())),
+        "spans": pa.array([[{"turn": 0, "start": 2, "end": 4, "origin": "generated"}]] * 2, SPANS),
+    }
+    Path("build/blend").mkdir(parents=True)
+    pq.write_table(pa.table(rows), "build/blend/heldout.parquet")
+    Path("build/evaluate").mkdir()
+    Path("build/evaluate/metrics.json").write_text('{"accept_length": 1.4}')
+    target = {"name": "t", "source": {"path": "model"}}
+    Path("params.yaml").write_text(yaml.safe_dump({"seed": 0, "evaluate": {}, "target": target}))
+    monkeypatch.setattr("draftmill.evaluate.serve.running", lambda *_: nullcontext())
+    line = ["bench-serve", "--drafter", "drafter", "--port", str(port), "--in-flight", "1,2", "--max-new-tokens", "6"]
+    done = CliRunner().invoke(application(), [*line, "--json", "figures.json"])
+    assert done.exit_code == 0, done.output
+    assert "in_flight 2" in done.output and "2 of 2 prompts" in done.output and "evaluate measured: 1.4" in done.output
+    figures = json.loads(Path("figures.json").read_text())
+    assert [row["accept_length"] for row in figures["loads"]] == [1.5, 1.5] and figures["evaluate"] == 1.4
+    for wrong in (["--server", "ollama"], ["--in-flight", "many"]):
+        assert isinstance(CliRunner().invoke(application(), ["bench-serve", *wrong]).exception, UsageError)
 
 
 VLLM = ROOT / ".deps" / "vllm" / "bin" / "python"

@@ -49,42 +49,22 @@ def bench_serve(
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the figures here")] = None,
 ) -> None:
     """Measure the exported drafter in a real server: tokens per second with it and without, and its accept length."""
-    import json
-
-    from draftmill.config import params, section
-    from draftmill.console import say
+    from draftmill.config import section
     from draftmill.errors import UsageError
-    from draftmill.evaluate import Evaluate
-    from draftmill.evaluate.prompts import read_prompts
-    from draftmill.evaluate.serve import Server, compare
-    from draftmill.files import write_json
+    from draftmill.evaluate.serve import Server, bench
     from draftmill.target import Target, prepare
-    from draftmill.workspace import BUILD
 
     if server not in ("vllm", "sglang"):
         raise UsageError(f"--server is vllm or sglang, not {server}")
-    try:
-        loads = [int(part) for part in in_flight.split(",")]
-    except ValueError:
-        raise UsageError(f"--in-flight is a list of numbers such as 1,8,32, not {in_flight}") from None
-    target = prepare(section("target", Target)).absolute()
-    prompts = read_prompts(BUILD / "blend" / "heldout.parquet", section("evaluate", Evaluate), params()["seed"])
+    if not all(part.strip().isdigit() for part in in_flight.split(",")):
+        raise UsageError(f"--in-flight is a list of numbers such as 1,8,32, not {in_flight}")
     started = Server(
         kind="vllm" if server == "vllm" else "sglang",
         python=python,
-        target=target,
+        target=prepare(section("target", Target)).absolute(),
         port=port,
         draft_tokens=draft_tokens,
         flags=tuple(flag or ()),
     )
-    ids = [prompt.ids for prompt in prompts]
-    found = compare(started, drafter.absolute(), ids, loads=loads, max_new_tokens=max_new_tokens)
-    for row in found.rows():
-        say("  ".join(f"{name} {value}" for name, value in row.items()))
-    say(f"same greedy text with and without the drafter: {found.same_text} of {len(ids)} prompts")
-    measured = BUILD / "evaluate" / "metrics.json"
-    ours = json.loads(measured.read_text(encoding="utf-8"))["accept_length"] if measured.exists() else None
-    if ours is not None:
-        say(f"accept length measured by evaluate: {ours}")
-    if json_file is not None:
-        write_json(json_file, {"loads": found.rows(), "same_text": found.same_text, "evaluate": ours})
+    loads = [int(part) for part in in_flight.split(",")]
+    bench(started, drafter.absolute(), loads=loads, max_new_tokens=max_new_tokens, json_file=json_file)

@@ -20,8 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from draftmill.config import params, section
+from draftmill.console import say
 from draftmill.errors import BuildError
-from draftmill.workspace import keep
+from draftmill.evaluate import Evaluate
+from draftmill.evaluate.prompts import read_prompts
+from draftmill.files import write_json
+from draftmill.workspace import BUILD, keep
 
 Kind = Literal["vllm", "sglang"]
 POLL_S = 1.0
@@ -226,3 +231,20 @@ def compare(
             measure(server, prompts[:1], 1, 4)  # the first request pays for what is made on first use
             passes.append([measure(server, prompts, load, max_new_tokens) for load in loads])
     return Comparison(plain=passes[0], drafted=passes[1])
+
+
+def bench(
+    server: Server, drafter: Path, *, loads: Sequence[int], max_new_tokens: int, json_file: Path | None = None
+) -> None:
+    """Compare on the held-out prompts of the build and print the figures, ours beside them."""
+    prompts = read_prompts(BUILD / "blend" / "heldout.parquet", section("evaluate", Evaluate), params()["seed"])
+    found = compare(server, drafter, [one.ids for one in prompts], loads=loads, max_new_tokens=max_new_tokens)
+    for row in found.rows():
+        say("  ".join(f"{name} {value}" for name, value in row.items()))
+    say(f"same greedy text with and without the drafter: {found.same_text} of {len(prompts)} prompts")
+    measured = BUILD / "evaluate" / "metrics.json"
+    ours = json.loads(measured.read_text(encoding="utf-8"))["accept_length"] if measured.exists() else None
+    if ours is not None:
+        say(f"accept length that evaluate measured: {ours}")
+    if json_file is not None:
+        write_json(json_file, {"loads": found.rows(), "same_text": found.same_text, "evaluate": ours})
