@@ -170,12 +170,8 @@ class Store:
         path = self.folder / f"{name}.safetensors"
         shapes = _shapes(described, len(layers) * hidden_size, hidden_size if last else 0, DTYPES[dtype])
         with replacing(path) as temporary:
-            tensors = _create(temporary, shapes, {"store": self.key, "layers": json.dumps(list(layers))})
-            tensors["input_ids"].copy_(torch.from_numpy(np.concatenate(rows)))
-            tensors["ends"].copy_(torch.tensor([len(ids) for ids in rows]).cumsum(0))
-            fill(tensors["aux"], tensors["last"] if last else None)
-            _sum_rows(tensors)
-            del tensors
+            metadata = {"store": self.key, "layers": json.dumps(list(layers))}
+            _write_file(temporary, rows, shapes, metadata, lambda aux, end: fill(aux, end if last else None))
             size, checksum = temporary.stat().st_size, file_digest(temporary)
         part = Part(
             file=path.name,
@@ -209,6 +205,21 @@ def _shapes(
     large = {"aux": (dtype, [tokens, aux]), "last": (dtype, [tokens, last])}
     small = {"ends": (torch.int64, [len(rows)]), "sums": (torch.int64, [len(rows)])}
     return large | small | {"input_ids": (torch.int32, [tokens])}
+
+
+def _write_file(
+    path: Path,
+    rows: Sequence[Ids],
+    shapes: dict[str, tuple[torch.dtype, list[int]]],
+    metadata: dict[str, str],
+    fill: Callable[[Tensor, Tensor], None],
+) -> None:
+    """Everything in a part's file; the map is gone afterwards, so that the file can be hashed and moved."""
+    tensors = _create(path, shapes, metadata)
+    tensors["input_ids"].copy_(torch.from_numpy(np.concatenate(rows)))
+    tensors["ends"].copy_(torch.tensor([len(ids) for ids in rows]).cumsum(0))
+    fill(tensors["aux"], tensors["last"])
+    _sum_rows(tensors)
 
 
 def _sum_rows(tensors: dict[str, Tensor]) -> None:
