@@ -23,6 +23,7 @@ def main() -> None:
         params()["seed"],
         section("run.evaluate", EvaluateRun),
         run["device"],
+        {name: dataset["tags"] for name, dataset in params()["datasets"].items()},
     )
 
 

@@ -357,7 +357,10 @@ def project(
 
 
 def test_whole_stage(project: Drafter, tiny_target: Target) -> None:
-    metrics = evaluate(replace(QUICK, plain_prompts=2), project, tiny_target, 0, EvaluateRun(examples=2), "cpu")
+    tags = {"a": ["maths", "short"], "b": ["short"]}
+    settings, run = replace(QUICK, plain_prompts=2), EvaluateRun(examples=2)
+    metrics = evaluate(settings, project, tiny_target, 0, run, "cpu", tags)
+    assert {tag: one["prompts"] for tag, one in metrics["tags"].items()} == {"maths": 3, "short": 6}
     assert json.loads(Path("build/evaluate/metrics.json").read_text()) == metrics
     assert metrics["lossless"] and metrics["prompts"] == 6 and set(metrics["datasets"]) == {"a", "b"}
     wanted = {

@@ -28,9 +28,18 @@ from draftmill.workspace import BUILD, output
 
 
 def evaluate(
-    settings: Evaluate, drafter: Drafter, target: Target, seed: int, run: EvaluateRun, device: str = "auto"
+    settings: Evaluate,
+    drafter: Drafter,
+    target: Target,
+    seed: int,
+    run: EvaluateRun,
+    device: str = "auto",
+    tags: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
-    """The whole stage; returns what metrics.json holds. Raises BuildError if the drafter changes the text."""
+    """The whole stage; returns what metrics.json holds. `tags` are those of each dataset.
+
+    Raises BuildError if the drafter changes the text.
+    """
     prompts = read_prompts(BUILD / "blend" / "heldout.parquet", settings, seed)
     model = load_model(target, device)
     trained = load_export(BUILD / "export")
@@ -52,7 +61,7 @@ def evaluate(
         for number, prompt in enumerate(prompts):
             outcomes.append(bench.run(prompt, number in plain))
             bar.advance()
-    metrics = summary(outcomes, settings, bench.drafts, seed)
+    metrics = summary(outcomes, settings, bench.drafts, seed, tags or {})
     write(output("evaluate"), outcomes, metrics, shown.decode, run)
     _report(metrics, outcomes, settings)
     return metrics
@@ -87,13 +96,18 @@ def figures(outcomes: Sequence[Outcome], settings: Evaluate, drafts: int, seed: 
     }
 
 
-def summary(outcomes: Sequence[Outcome], settings: Evaluate, drafts: int, seed: int) -> dict[str, Any]:
-    """metrics.json: the figures over all prompts, and under `datasets` those of each."""
-    by_dataset: dict[str, list[Outcome]] = {}
+def summary(
+    outcomes: Sequence[Outcome], settings: Evaluate, drafts: int, seed: int, tags: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """metrics.json: the figures over all prompts, and under `datasets` and `tags` those of each."""
+    groups: dict[str, dict[str, list[Outcome]]] = {"datasets": {}, "tags": {}}
     for one in outcomes:
-        by_dataset.setdefault(one.prompt.dataset, []).append(one)
+        groups["datasets"].setdefault(one.prompt.dataset, []).append(one)
+        for tag in tags.get(one.prompt.dataset, ()):
+            groups["tags"].setdefault(tag, []).append(one)
     whole = figures(outcomes, settings, drafts, seed)
-    whole["datasets"] = {name: figures(own, settings, drafts, seed) for name, own in sorted(by_dataset.items())}
+    for key, members in groups.items():
+        whole[key] = {name: figures(own, settings, drafts, seed) for name, own in sorted(members.items())}
     return dict(rounded(whole))
 
 
@@ -101,7 +115,7 @@ def write(
     folder: Path, outcomes: Sequence[Outcome], metrics: Mapping[str, Any], decode_ids: Any, run: EvaluateRun
 ) -> None:
     """Write per_dataset.csv, examples.jsonl, ties.jsonl, and metrics.json last."""
-    columns = [key for key in metrics if key not in ("datasets", "acceptance")]
+    columns = [key for key in metrics if key not in ("datasets", "tags", "acceptance")]
     with replacing(folder / "per_dataset.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["dataset", *columns, *(f"acceptance_{i}" for i in range(len(metrics["acceptance"])))])
