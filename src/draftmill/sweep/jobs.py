@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,8 +92,3 @@ class Workspace:
                 path.write_bytes(content)
         if self._before[Path("dvc.lock")] is not None:
             run_dvc("checkout", "--quiet", "--force")
-
-
-def in_environment() -> None:
-    """Let stages of experiments, wherever they run, use this checkout's kept work."""
-    os.environ.setdefault("DRAFTMILL_KEEP", str(Path(".draftmill").absolute()))
