@@ -82,8 +82,24 @@ def test_fifty_kills_change_no_byte(tmp_path: Path) -> None:
         killed(space, "report", lambda end=end: time.monotonic() > end)  # type: ignore[misc]
     space.repro()
     whole = copied(tmp_path / "undisturbed")
+    assert_equal_builds(space, whole)
+
+
+@pytest.mark.slow
+def test_the_same_commit_builds_the_same_bytes(tmp_path: Path) -> None:
+    """Two builds from nothing are equal up to blend, and so is what train makes on the CPU."""
+    space, other = new(tmp_path / "project"), copied(tmp_path / "other")
+    assert space.draftmill("compose").code == 0
+    space.repro("train")
+    assert_equal_builds(space, other)
+    weights = "build/train/drafter/model.safetensors"
+    assert space.path(weights).read_bytes() == other.path(weights).read_bytes()
+
+
+def assert_equal_builds(one: Space, other: Space) -> None:
+    """Every output up to blend has the same bytes in both."""
     for stage in ("extract", "generate", "tokenize", "hidden_states", "blend"):
-        assert contents(space.path(f"build/{stage}")) == contents(whole.path(f"build/{stage}"))
+        assert contents(one.path(f"build/{stage}")) == contents(other.path(f"build/{stage}"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -20,7 +20,8 @@ def plan(
         list[str] | None, typer.Argument(help="as on Hydra's command line: experiment=NAME, datasets.x.quota=500")
     ] = None,
 ) -> None:
-    """Show what a build would run and why; estimate rows, requests, tokens, dollars, hours, bytes. Runs nothing."""
+    """Show what a build would run and why, what it takes, and what datasets share. Runs nothing, changes nothing."""
+    from draftmill.blend.overlap import overlap
     from draftmill.compose.composition import composed
     from draftmill.compose.validation import validate
     from draftmill.console import say
@@ -35,6 +36,8 @@ def plan(
     say(f"{len(found)} stages at most: one whose inputs come out as they were is skipped" if found else "up to date")
     say("")
     _show(*estimate(composition.values))
+    for pair in overlap(composition.values["answered"]):
+        say(f"{pair.first} and {pair.second} share {pair.exact:,} rows, and {pair.near:,} that are nearly alike")
 
 
 def _grouped(found: Sequence[Step]) -> Iterator[str]:
