@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tinybuild import Done, Space, copied, new
+from tinybuild import Space, copied, new
+
+from draftmill.compose.ensure import recompose
+from draftmill.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -18,26 +21,23 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Space:
     return space
 
 
-def composing(space: Space, name: str, text: str | None) -> Done:
-    """`draftmill compose` with a file's text replaced (None: removed), which must fail and change nothing."""
-    path = space.path(name)
+def composing(space: Space, name: str, text: str | None, patch: pytest.MonkeyPatch) -> str:
+    """What composing with a file's text replaced (None: removed) says; it must fail and leave params.yaml alone."""
+    path, composed = space.path(name), space.path("params.yaml").read_bytes()
     before = path.read_text(encoding="utf-8") if path.exists() else None
-    composed = space.path("params.yaml").read_bytes()
-    if text is None:
-        path.unlink()
-    else:
+    path.unlink(missing_ok=True)
+    if text is not None:
         space.write(name, text)
+    patch.chdir(space.root)
     try:
-        done = space.draftmill("compose")
+        with pytest.raises(ConfigError) as caught:
+            recompose()
     finally:
-        if before is None:
-            path.unlink()
-        else:
+        path.unlink(missing_ok=True)
+        if before is not None:
             space.write(name, before)
-    assert done.code == 1, done.text
-    assert "Traceback" not in done.text
     assert space.path("params.yaml").read_bytes() == composed
-    return done
+    return str(caught.value)
 
 
 ALPHA = "conf/dataset/alpha.yaml"
@@ -74,24 +74,32 @@ GOOD = "source: {files: data/alpha.jsonl}\nschema: {prompt: question}\n"
         ("conf/target/chatml_tools.jinja", None, ["conf/target/chatml_tools.jinja", "no such file"]),
     ],
 )
-def test_a_faulty_configuration(project: Space, name: str, text: str | None, told: list[str]) -> None:
+def test_a_faulty_configuration(
+    project: Space, name: str, text: str | None, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything is checked before anything runs, and params.yaml stays as it was."""
-    done = composing(project, name, text)
-    assert done.text.startswith("error: ")
+    said = composing(project, name, text, monkeypatch)
     for part in told:
-        assert part in done.text, (part, done.text)
+        assert part in said, (part, said)
 
 
-def test_no_dataset_at_all(project: Space) -> None:
+def test_a_fault_ends_the_command_with_one_message(project: Space) -> None:
+    """Exit code 1 and the message, no traceback; dvc stops before any other stage."""
+    before = project.path(ALPHA).read_text(encoding="utf-8")
+    project.write(ALPHA, GOOD + "qouta: 4\n")
+    done, built = project.draftmill("compose"), project.dvc("repro")
+    project.write(ALPHA, before)
+    assert done.code == 1 and done.text.startswith("error: conf/dataset/alpha.yaml") and "Traceback" not in done.text
+    assert built.code != 0 and built.ran == [] and "qouta" in built.text and "Traceback" not in built.text
+
+
+def test_no_dataset_at_all(project: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project whose datasets are all disabled cannot be built."""
-    text = GOOD + "enabled: false\n"
     before = project.path("conf/dataset/beta.yaml").read_text(encoding="utf-8")
     project.write("conf/dataset/beta.yaml", before + "enabled: false\n")
-    try:
-        done = composing(project, ALPHA, text)
-    finally:
-        project.write("conf/dataset/beta.yaml", before)
-    assert "conf/blend" in done.text or "no dataset takes part" in done.text
+    said = composing(project, ALPHA, GOOD + "enabled: false\n", monkeypatch)
+    project.write("conf/dataset/beta.yaml", before)
+    assert "conf/blend" in said or "no dataset takes part" in said
 
 
 def test_use(project: Space) -> None:
