@@ -233,6 +233,11 @@ async def _stall(request: web.Request, good: bytes) -> web.StreamResponse:
     return await _half(request, good, stall_s=30.0)
 
 
+async def _silent(request: web.Request, good: bytes) -> web.StreamResponse:
+    await asyncio.sleep(30)
+    return web.Response(body=good)
+
+
 async def _invalid(request: web.Request, good: bytes) -> web.StreamResponse:
     return web.Response(body=good[:-7], content_type="application/json")
 
@@ -257,6 +262,7 @@ _FAULTS = {
     "reset": _reset,
     "half": _half,
     "stall": _stall,
+    "silent": _silent,
     "invalid": _invalid,
     "foreign": _foreign,
     "error_in_200": _error_in_200,

@@ -28,7 +28,7 @@ from draftmill.target import Renderer, Target, load_model, renderer
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
 DEPS = ROOT / ".deps"
-NEW_TOKENS = 32
+NEW_TOKENS = 24
 # A difference in logits that float32 kernels of two libraries may turn around.
 TIE = 2e-3
 SUBJECTS = (

@@ -160,6 +160,14 @@ def test_a_chat_answer_that_comes_twice_is_not_taken_twice(tmp_path: Path) -> No
         asked.require_true()
 
 
+def test_a_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    with Loopback(lambda digest, attempt: "silent" if attempt == 0 and int(digest, 16) % 4 == 0 else None) as server:
+        asked = Asked(tmp_path, "vllm", [server.url], count=30, timeout_s=1.0)
+        assert asked.go().counts == {"asked": 30}
+        assert asked.http.retries["timeout"] >= 3
+        asked.require_true()
+
+
 def test_retry_after_is_waited_for(tmp_path: Path) -> None:
     with Loopback(lambda digest, attempt: "429_after" if attempt == 0 else None) as server:
         started = time.monotonic()
