@@ -1,11 +1,13 @@
 """Hidden states of real servers on CPU against transformers': `make test-engines`.
 
-SGLang as it is; vLLM with stand-ins for what its connector takes from a CUDA device (vllm_on_cpu/). The
-environments are made by requirements/environments.sh; without them the tests are skipped.
+SGLang with a stand-in for torchvision, which does not import there (sglang_on_cpu/); vLLM with stand-ins for what its
+connector takes from a CUDA device (vllm_on_cpu/). The environments are made by requirements/environments.sh; without
+them the tests are skipped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -16,7 +18,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ from draftmill.target import Target, prepare, renderer
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
-DEPS = Path(__file__).parent.parent / ".deps"
+HERE = Path(__file__).parent
+DEPS = HERE.parent / ".deps"
 TEXTS = (
     "The tides follow the moon, because its pull is stronger on the near side of the earth.",
     "def add(a, b):\n    return a + b\n",
@@ -56,15 +58,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@contextmanager
-def served(command: str, needs: str, path: Path, log: Path, **environment: str) -> Iterator[str]:
+@contextlib.contextmanager
+def served(command: str, needs: str, path: str, log: Path, **environment: str) -> Iterator[str]:
     """The URL of a server started with `command`, whose {port} is filled in; stopped afterwards."""
     if not (DEPS / needs / ".ready").exists():
         pytest.skip(f"no .deps/{needs}: requirements/environments.sh makes it")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    full = {**os.environ, "PYTHONPATH": str(path), "HF_HUB_OFFLINE": "1", **environment}
+    full = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **environment}
     words = [str(DEPS / "vllm/bin/python"), *shlex.split(command.replace("{port}", str(port)))]
     with open(log, "wb") as said:
         server = subprocess.Popen(words, stdout=said, stderr=said, env=full, start_new_session=True)
@@ -72,7 +74,8 @@ def served(command: str, needs: str, path: Path, log: Path, **environment: str) 
         wait_for(f"http://127.0.0.1:{port}/health", server, log)
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
         try:
             server.wait(30)
         except subprocess.TimeoutExpired:
@@ -108,7 +111,9 @@ def test_stored_states_equal_sglangs(smollm2: Target, project: Path) -> None:
     assert work.layers == (2, 15, 27)
     stage.build(work, lambda: stage.engine(work, smollm2, "cpu"))
     command = f"-m sglang.launch_server --model-path {prepare(smollm2)} --port {{port}} {SGLANG}"
-    with served(command, "sglang", DEPS / "sglang", project / "sglang.log", OMP_NUM_THREADS="2") as url:
+    with served(
+        command, "sglang", f"{HERE}/sglang_on_cpu:{DEPS}/sglang", project / "sglang.log", OMP_NUM_THREADS="2"
+    ) as url:
         server = Sglang(url, work.layers, work.hidden_size)
         found = recheck.sampled(Path("build/hidden_states/d"), server, len(ids), work.layers, final=False)
     assert {one.layer for one in found} == {"2", "15", "27"} and len(found) == 3 * len(ids)
@@ -142,8 +147,7 @@ def test_states_captured_from_vllm_equal_those_captured_here(tiny_target: Target
     vllm, flags = command(str(folder), [*layers, 8], str(project / "shared")).removeprefix("vllm serve "), VLLM
     start = f"-m vllm.entrypoints.openai.api_server --port {{port}} --model {vllm} {flags}"
     environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2"}
-    shim = Path(__file__).parent / "vllm_on_cpu"
-    with served(start, "vllm", shim, project / "vllm.log", **environment) as url:
+    with served(start, "vllm", f"{HERE}/vllm_on_cpu", project / "vllm.log", **environment) as url:
         run = StatesRun(url=url, recheck_rows=0, timeout_s=120)
         work = stage.Job(
             dataset="d",
