@@ -181,20 +181,23 @@ class Case:
 
 
 def cost_by_turns(shown: Renderer, writer: Writer, tokens: int, repeats: int) -> dict[int, float]:
-    """Seconds of the stage for a million tokens, by turns (questions with answers); texts of the same lengths."""
+    """Seconds of the stage for a million tokens, by turns (questions with answers) a conversation.
+
+    The same texts each time: the longest conversations, cut into shorter ones.
+    """
+    longest = [writer.turns(2 * TURNS[-1]) for _ in range(max(1, tokens // (300 * TURNS[-1])))]
+    cases = {
+        turns: Case(shown, [chat[i : i + 2 * turns] for chat in longest for i in range(0, len(chat), 2 * turns)], None)
+        for turns in TURNS
+    }
     with tempfile.TemporaryDirectory() as folder:
-        cases = {}
-        for turns in TURNS:
-            conversations = [writer.turns(2 * turns) for _ in range(max(1, tokens // (300 * turns)))]
-            cases[turns] = Case(shown, conversations, None)
-            write_answers(Path(folder, f"{turns}.parquet"), conversations, None)
-        runs = [
-            {
-                turns: spent(lambda t=turns: Work(shown, Mask()).write(Path(folder, f"{t}.parquet"), Path(folder)))
-                for turns in TURNS
-            }
-            for _ in range(repeats)
-        ]
+        for turns, case in cases.items():
+            write_answers(Path(folder, f"{turns}.parquet"), case.conversations, None)
+
+        def stage(turns: int) -> None:
+            Work(shown, Mask()).write(Path(folder, f"{turns}.parquet"), Path(folder))
+
+        runs = [{turns: spent(lambda t=turns: stage(t)) for turns in TURNS} for _ in range(repeats)]
     return {turns: 1e6 * min(run[turns] for run in runs) / cases[turns].tokens for turns in TURNS}
 
 
@@ -266,7 +269,7 @@ def figures(quick: bool) -> dict[str, Any]:
     """Everything that is measured."""
     os.chdir(ROOT)
     shown, writer = load("smollm2_135m"), Writer(0)
-    rows, repeats = (150, 3) if quick else (1000, 5)
+    rows, repeats = (300, 3) if quick else (1000, 5)
     found: dict[str, Any] = {}
     for shape in SHAPES:
         tools = TOOLS if shape == "trajectories" else None
@@ -279,7 +282,7 @@ def figures(quick: bool) -> dict[str, Any]:
         rate = peer(case, 1 if quick else 2)
         if rate:
             found[f"{shape} by generation"]["specforge"] = rate
-    found["cost by turns"] = cost_by_turns(shown, writer, 200_000 if quick else 600_000, repeats)
+    found["cost by turns"] = cost_by_turns(shown, writer, 300_000 if quick else 900_000, repeats)
     return found
 
 

@@ -79,7 +79,7 @@ def tokens_by_role(shown: Renderer, row: Answered, tokens: int) -> Counter[str]:
     """Tokens of each role's texts, encoded by themselves; what is left of `tokens` is the template's, tools too."""
     texts = [(m["role"], m[key]) for m in row.messages for key in ("reasoning", "content") if m.get(key)]
     texts += [(m["role"], json.dumps(m["tool_calls"], ensure_ascii=False)) for m in row.messages if m.get("tool_calls")]
-    encoded = shown.encoder.encode([Piece(text, plain=True) for _, text in texts])
+    encoded = shown.encoder.encode([Piece(text) for _, text in texts])
     counts: Counter[str] = Counter()
     for (role, _), ids in zip(texts, encoded, strict=True):
         counts[role] += len(ids)
