@@ -19,19 +19,9 @@ fi
 if [ ! -e .deps/sglang/.ready ]; then
     rm -rf .deps/sglang
     .deps/vllm/bin/pip install --quiet --no-deps --target .deps/sglang --requirement requirements/sglang-cpu.txt
-    # The real torchvision does not import beside this torch; SGLang only asks for its names at import.
-    mkdir -p .deps/sglang/torchvision/transforms
-    cat > .deps/sglang/torchvision/__init__.py <<'STUB'
-"""Stands in for torchvision: text models use nothing of it."""
-from . import transforms
-STUB
-    cat > .deps/sglang/torchvision/transforms/__init__.py <<'STUB'
-class InterpolationMode:
-    NEAREST, BILINEAR, BICUBIC, BOX, HAMMING, LANCZOS = "nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"
-def __getattr__(name):
-    return type(name, (), {})
-STUB
-    echo 'from . import __getattr__' > .deps/sglang/torchvision/transforms/functional.py
+    # The real torchvision does not import beside this torch; text models only ask for its names at import.
+    mkdir -p .deps/sglang/torchvision
+    cp requirements/torchvision_stub.py .deps/sglang/torchvision/__init__.py
     touch .deps/sglang/.ready
 fi
 
