@@ -94,7 +94,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Any)
         run = {"start": len(ids), "length": len(answer)}
         pq.write_table(pa.table({"id": ["r1"], "loss_mask": [[run]]}), folder / "mask.parquet")
         per[name] = {"available": 5, "requested": 5, "taken": 4, "heldout": 1, "share_rows": 0.5, "share_tokens": 0.5}
-    blend = {"rows_in": 10, "rows_out": 8, "dropped": {"heldout": 2}, "datasets": per}
+    blend = {"rows_in": 10, "rows_out": 10, "dropped": {}, "datasets": per, "train": {"rows": 8}}
     write(tmp_path / "build/blend/metrics.json", blend)
     write(tmp_path / "build/evaluate/metrics.json", evaluated(1.4) | {"datasets": {"chat": evaluated(1.5)}})
     for name in ("loss", "accept_0"):

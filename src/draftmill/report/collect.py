@@ -85,7 +85,7 @@ def collect() -> Build:
         blend=blend,
         curves=_curves(),
         result=metrics("evaluate"),
-        figures={"train_rows": blend["rows_out"]},
+        figures={"train_rows": blend["train"]["rows"]},
     )
 
 
