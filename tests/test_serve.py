@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from draftmill.errors import BuildError
 from draftmill.evaluate.serve import Comparison, Server, compare, measure, running
@@ -198,6 +199,7 @@ def test_vllm_accepts_what_evaluate_measured(tmp_path: Path, monkeypatch: pytest
     from draftmill.export.load import load_export
     from draftmill.target import load_model, prepare, shape
 
+    torch.set_num_threads(1)
     build = Path(os.environ.get("DRAFTMILL_SERVED_BUILD", ROOT / "build"))
     if not VLLM.exists() or not (build / "export/config.json").exists():
         pytest.skip("needs .deps/vllm and a finished build of the embedded target")
