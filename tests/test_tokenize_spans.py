@@ -104,6 +104,9 @@ def assert_exact(bench: Bench, messages: list[Message], tools: Any) -> None:
     if result.reason == "template":
         assert special, result.detail
         return
+    if result.reason == "round_trip":  # SmolLM2's vocabulary lacks a few bytes of rare characters
+        assert any(bench.renderer.decode(bench.renderer.encode(text)) != text for text in strings(messages))
+        return
     assert not result.reason, (result.reason, result.detail)
     wanted = bench.oracle.turns(messages, tools)
     seen = [span.turn for row in result.rows for span in row.spans]
@@ -304,3 +307,4 @@ def test_no_disagreement_with_the_embedded_model(smollm2: Target) -> None:
     check()
     for case in CASES.values():
         assert_exact(bench, case, TOOLS)
+        assert not bench.tokenize(case, TOOLS).reason
