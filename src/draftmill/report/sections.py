@@ -77,7 +77,9 @@ def _accept(build: Build) -> Section:
         "A drafter is worth serving when its interval lies above both baselines.",
         charts=[
             charts.accept_lengths(found, "Accept length by dataset, with its 95 % interval"),
-            charts.grouped(positions, acceptance, "Of the steps that came to a draft token, the share that accepted it"),
+            charts.grouped(
+                positions, acceptance, "Of the steps that came to a draft token, the share that accepted it"
+            ),
         ],
         table=table,
     )
