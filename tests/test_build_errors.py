@@ -71,6 +71,11 @@ GOOD = "source: {files: data/alpha.jsonl}\nschema: {prompt: question}\n"
             "# @package _global_\nblend: {allocate: {agents: {match: no_such, take: all}}}\n",
             ["allocate.agents", "no_such"],
         ),
+        (
+            ALPHA,
+            GOOD.replace("alpha.jsonl", "alfa.jsonl"),
+            ["alpha.yaml", "source", "data/alfa.jsonl", "data/alpha.jsonl"],
+        ),
         ("conf/target/chatml_tools.jinja", None, ["conf/target/chatml_tools.jinja", "no such file"]),
     ],
 )
@@ -117,7 +122,6 @@ def test_use(project: Space) -> None:
     ("old", "new_text", "told"),
     [
         ("prompt: question", "prompt: questoin", ["alpha", "questoin", "question"]),
-        ("files: data/alpha.jsonl", "files: data/alfa.jsonl", ["data/alfa.jsonl"]),
         ("{prompt: question, id: key}", "{turns: {each: chat}}", ["alpha", "critic"]),
     ],
 )
@@ -129,15 +133,12 @@ def test_data_that_does_not_fit(tmp_path: Path, old: str, new_text: str, told: l
         turns = '{"chat": [{"role": "user", "content": "a"}, {"role": "critic", "content": "b"}]}\n'
         space.write("data/alpha.jsonl", turns * 3)
     space.edit("conf/dataset/alpha.yaml", old, new_text)
-    if "alfa" in new_text:
-        space.dvc("repro", "extract@alpha")  # another input path: "run the same command again"
     done = space.dvc("repro", "extract@alpha")
     assert done.code != 0 and "Traceback" not in done.text
     for part in told:
         assert part in done.text, (part, done.text)
-    if "alfa" not in new_text:
-        assert "dvc checkout build/extract/alpha" in done.text, done.text
-        assert space.dvc("checkout", "build/extract/alpha").code == 0
+    assert "dvc checkout extract@alpha" in done.text, done.text
+    assert space.dvc("checkout", "extract@alpha").code == 0
     assert space.path("build/extract/alpha/rows.parquet").read_bytes() == rows
 
 

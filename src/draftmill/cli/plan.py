@@ -45,7 +45,7 @@ def _grouped(found: Sequence[Step]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[str]] = {}
     for step in found:
         stage, _, dataset = step.name.partition("@")
-        reasons = "; ".join(step.reasons).replace(f"datasets.{dataset}.", "").replace(f"/{dataset}", "")
+        reasons = "; ".join(step.reasons).replace(f"datasets.{dataset}.", "")
         groups.setdefault((stage, reasons), []).append(dataset)
     for (stage, reasons), names in groups.items():
         yield f"{stage}: {reasons}" + (f" ({', '.join(names)})" if names != [""] else "")

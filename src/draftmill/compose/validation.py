@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from draftmill.compose.composition import Composition
 from draftmill.config import build
-from draftmill.errors import ConfigError, did_you_mean
+from draftmill.errors import ConfigError, did_you_mean, nearest
 
 # section of params.yaml: the module and dataclass that read it.
 SECTIONS = {
@@ -36,18 +37,8 @@ def validate(composition: Composition) -> None:
             value = value.get(part) if isinstance(value, Mapping) else None
         group = name.split(".")[0]
         key = name if group == "run" else ""
-        if (found := getattr(_imported(module), cls, None)) is not None:
-            build(found, value, file=composition.file(group), key=key)
+        build(getattr(importlib.import_module(module), cls), value, file=composition.file(group), key=key)
     _check_datasets(composition.values)
-
-
-def _imported(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if not str(error.name).startswith("draftmill"):
-            raise
-        return None
 
 
 def _check_scalars(values: Mapping[str, Any]) -> None:
@@ -63,13 +54,28 @@ def _check_scalars(values: Mapping[str, Any]) -> None:
 
 
 def _check_datasets(values: Mapping[str, Any]) -> None:
-    validate_dataset = getattr(_imported("draftmill.extract"), "validate", lambda *_: None)
+    from draftmill.extract import validate as validate_dataset
+
     datasets = values.get("datasets") or {}
     for name, declaration in datasets.items():
         validate_dataset(name, declaration, f"conf/dataset/{name}.yaml")
+        if name in values["inputs"]:
+            _check_input(name, Path(values["inputs"][name]))
     if not values.get("answered"):
         raise ConfigError(
             "no dataset takes part in the training",
             file="conf/dataset",
             found=f"{len(datasets)} declared, none with  enabled: true  and  role: train",
         )
+
+
+def _check_input(name: str, path: Path) -> None:
+    """DVC would say that it cannot find the file, but neither where that stands nor what is there instead."""
+    if path.exists():
+        return
+    there = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = nearest(str(path), there)
+    fix = f"did you mean {close}?" if close else "paths are relative to the project's folder"
+    raise ConfigError(
+        "there is no such file or folder", file=f"conf/dataset/{name}.yaml", key="source", found=str(path), fix=fix
+    )

@@ -259,6 +259,6 @@ def failing(declaration: Declaration) -> Iterator[None]:
     try:
         yield
     except DraftmillError as error:
-        back = f"the earlier output comes back with: dvc checkout build/extract/{declaration.name}"
+        back = f"the earlier output comes back with: dvc checkout extract@{declaration.name}"
         error.fix = f"{error.fix}\n  {back}" if error.fix else back
         raise
