@@ -10,7 +10,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from draftmill.console import say
+from draftmill.console import aligned, say
 from draftmill.errors import BuildError, DraftmillError, UsageError, guard
 from draftmill.sweep import compare
 from draftmill.sweep.jobs import Result, Workspace, run_job
@@ -68,14 +68,8 @@ def main() -> None:
 
 
 def _show(curve: object) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     header, *lines = compare.table(results)
-    shown = Table(*header, title="accept length on held-out prompts")
-    for line in lines:
-        shown.add_row(*line)
-    Console(soft_wrap=True).print(shown)
+    say(aligned(header, lines))
     if curve is not None:
         say(f"fit: {curve}")
     say(f"written: {folder}/comparison.csv and comparison.html")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,8 +44,9 @@ def run_job(overrides: Sequence[str]) -> Result:
         known = json.loads(record.read_text(encoding="utf-8"))
         return Result(**known | {"overrides": tuple(overrides), "seen_before": True})
     name = f"sweep-{fingerprint[:12]}"
+    _forget(name)
     settings = [argument for override in overrides for argument in ("--set-param", override)]
-    if run_dvc("exp", "run", "--force", "--name", name, *(settings or ())) != 0:
+    if run_dvc("exp", "run", "--name", name, *settings) != 0:
         return Result(
             overrides=tuple(overrides), experiment=name, metrics={}, error="the build failed, see its messages"
         )
@@ -53,6 +55,15 @@ def run_job(overrides: Sequence[str]) -> Result:
     )
     write_json(record, asdict(result))
     return result
+
+
+def _forget(name: str) -> None:
+    """Remove an experiment that has no record; `dvc exp run --force` would replace it, but build everything anew."""
+    refs = subprocess.run(
+        ["git", "for-each-ref", "--format=%(refname)", "refs/exps"], capture_output=True, text=True, check=False
+    )
+    if any(ref.endswith(f"/{name}") for ref in refs.stdout.split()):
+        run_dvc("exp", "remove", name)
 
 
 def _json(stage: str) -> dict[str, Any]:
