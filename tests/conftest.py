@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 from draftmill.config import build
 from draftmill.target import Target, prepare
+
+# The same examples at every run, and no limit of time: a verdict must not depend on how busy a machine is.
+# `pytest --hypothesis-profile=search` looks for new ones.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", deadline=None, max_examples=500)
+settings.load_profile("steady")
 
 ROOT = Path(__file__).parent.parent
 KEEP = ROOT / ".draftmill"
