@@ -23,8 +23,9 @@ $(READY): pyproject.toml constraints.txt
 build: $(READY) ## set up, then build what is not up to date; ends with the funnel, accept length and the report's path
 	$(BIN)/dvc repro --keep-going; status=$$?; $(BIN)/draftmill funnel && exit $$status
 
+# One thread each: on two cores, threads of two workers would wait for each other.
 test: $(READY) ## the tests, at most 12 minutes on two cores
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-slow: $(READY) ## the tests that take minutes each
 	$(BIN)/pytest -m slow

@@ -33,6 +33,8 @@ def test_first_user_keeps_system_turns_before_it_only(tmp_path: Path) -> None:
 def test_full_ends_with_the_last_answer(tmp_path: Path) -> None:
     assert kept(tmp_path, "full", TRACE[:9]).messages == [TRACE[:8]]
     assert kept(tmp_path, "full", chat(("user", "u"))).rejects == {"no_assistant_turn": 1}
+    greeting = chat(("assistant", "hello"), ("user", "u"))
+    assert kept(tmp_path, "full", greeting).rejects == {"no_user_turn": 1}, "the only question is cut off"
 
 
 def test_too_few_user_turns_are_a_reject(tmp_path: Path) -> None:

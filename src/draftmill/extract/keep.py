@@ -55,11 +55,19 @@ def _last(messages: list[Message], roles: frozenset[str], reason: str) -> int:
     raise Rejected(reason)
 
 
+def _full(messages: list[Message]) -> int:
+    """Through the last answer. What stands after it may hold the only question: such a row answers nothing."""
+    end = _last(messages, frozenset({"assistant"}), "no_assistant_turn")
+    if all(message["role"] != "user" for message in messages[:end]):
+        raise Rejected("no_user_turn")
+    return end
+
+
 _ENDS: dict[str, Callable[[list[Message], int], int]] = {
     "users": _users,
     "to_last_input": lambda messages, _: _last(messages, frozenset({"user", "tool", "system"}), "no_user_turn"),
     "each_user": lambda messages, _: len(messages),
-    "full": lambda messages, _: _last(messages, frozenset({"assistant"}), "no_assistant_turn"),
+    "full": lambda messages, _: _full(messages),
 }
 
 
