@@ -41,11 +41,17 @@ def composed(overrides: Sequence[str] = (), conf: Path = CONF) -> Composition:
     with _errors(conf), initialize_config_dir(str(conf.absolute()), version_base=None):
         config = compose("config", overrides=list(overrides), return_hydra_config=True)
         choices = {group: str(name) for group, name in config.hydra.runtime.choices.items() if "/" not in group}
-        values = _without_hydra(config)
-        OmegaConf.resolve(values)
-        text = OmegaConf.to_yaml(values)
+        resolved = _without_hydra(config)
+        OmegaConf.resolve(resolved)
+        text = OmegaConf.to_yaml(resolved)
     _require_complete(text)
-    return Composition(text=text, values=parse(text), choices=choices)
+    try:
+        values = parse(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        found = text.splitlines()[mark.line].strip() if mark else None
+        raise ConfigError(f"a value cannot be written as YAML: {error.problem}", file="conf", found=found) from None
+    return Composition(text=text, values=values, choices=choices)
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -78,7 +84,7 @@ def _errors(conf: Path) -> Iterator[None]:
     GlobalHydra.instance().clear()
     try:
         yield
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise _explained(error, conf) from None
     finally:
         GlobalHydra.instance().hydra = outer
@@ -126,6 +132,8 @@ def _unreadable(conf: Path) -> ConfigError | None:
             return ConfigError(f"is not UTF-8: {error.reason} at byte {error.start}", file=name, fix="save it as UTF-8")
         except yaml.reader.ReaderError as error:
             return ConfigError(f"holds a character that YAML forbids: {error.reason}", file=name)
+        except RecursionError:
+            return ConfigError("is nested too deeply", file=name)
         except yaml.YAMLError:
             continue
         if isinstance(node, yaml.SequenceNode):

@@ -38,6 +38,7 @@ _RUN = ("device", "threads", "workers")
 def validate(composition: Composition) -> None:
     """Check every section and every dataset; raises the first ConfigError, with the file and the key to edit."""
     _check_keys(composition)
+    _check_run(composition)
     _check_scalars(composition.values)
     for name, (module, cls) in SECTIONS.items():
         value: Any = composition.values
@@ -63,6 +64,15 @@ def _check_keys(composition: Composition) -> None:
         if key not in known:
             fix = did_you_mean(str(key), known)
             raise ConfigError(f"unknown key '{key}'", file=composition.file("run"), key=f"run.{key}", fix=fix)
+
+
+def _check_run(composition: Composition) -> None:
+    run = composition.values.get("run") or {}
+    for key, least in ("threads", 0), ("workers", 1):
+        value = run.get(key, least)
+        if type(value) is not int or value < least:
+            message = f"must be a whole number from {least} on"
+            raise ConfigError(message, file=composition.file("run"), key=f"run.{key}", found=str(value))
 
 
 def _holder(composition: Composition, key: str) -> str:
@@ -105,8 +115,14 @@ def _check_datasets(values: Mapping[str, Any]) -> None:
 
 def _check_input(name: str, path: Path) -> None:
     """DVC would say that it cannot find the file, but neither where that stands nor what is there instead."""
-    if path.exists():
-        return
+    try:
+        if path.exists():
+            return
+    except OSError as error:
+        found = f"{str(path)[:80]}…"
+        raise ConfigError(
+            f"cannot be a path: {error.strerror}", file=f"conf/dataset/{name}.yaml", key="source", found=found
+        ) from None
     if path.is_symlink():
         raise ConfigError(
             "is a link that leads nowhere",
