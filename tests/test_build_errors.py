@@ -76,6 +76,28 @@ GOOD = "source: {files: data/alpha.jsonl}\nschema: {prompt: question}\n"
             GOOD.replace("alpha.jsonl", "alfa.jsonl"),
             ["alpha.yaml", "source", "data/alfa.jsonl", "data/alpha.jsonl"],
         ),
+        (
+            "conf/experiment/tiny.yaml",
+            "# @package _global_\ndraftr: {layers: [1]}\n",
+            ["conf/experiment/tiny.yaml", "unknown key 'draftr'", "did you mean 'drafter'?"],
+        ),
+        (
+            "conf/experiment/tiny.yaml",
+            "# @package _global_\nrun: {thread: 2}\n",
+            ["conf/run/default.yaml", "run.thread", "did you mean 'threads'?"],
+        ),
+        (ALPHA, GOOD + "description: ${nope}\n", ["conf/dataset/alpha.yaml: description", "nope"]),
+        (
+            "conf/experiment/tiny.yaml",
+            "# @package _global_\nrun: {workers: many}\n",
+            ["conf/run/default.yaml", "run.workers", "whole number"],
+        ),
+        (ALPHA, GOOD + 'description: "\\ud800"\n', ["cannot be written as YAML", "description"]),
+        (ALPHA, GOOD + "description: " + "[" * 3000 + "\n", ["conf/dataset/alpha.yaml", "nested too deeply"]),
+        (ALPHA, GOOD.replace("alpha.jsonl", "x" * 5000), ["conf/dataset/alpha.yaml", "cannot be a path"]),
+        (ALPHA, "- source\n", ["conf/dataset/alpha.yaml", "must be a map"]),
+        (ALPHA, 'source: {files: "\0"}\n', ["conf/dataset/alpha.yaml", "a character that YAML forbids"]),
+        ("conf/dataset/more/beta.yaml", GOOD, ["conf/dataset/more/beta.yaml", "move it to conf/dataset/beta.yaml"]),
         ("conf/target/chatml_tools.jinja", None, ["conf/target/chatml_tools.jinja", "no such file"]),
     ],
 )
@@ -86,6 +108,24 @@ def test_a_faulty_configuration(
     said = composing(project, name, text, monkeypatch)
     for part in told:
         assert part in said, (part, said)
+
+
+def test_bytes_that_are_no_text_and_links_to_nowhere(project: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = []
+    for source, more in ("data/alpha.jsonl", b"# \xff\n"), ("data/loop", b""):
+        path, before = project.path(ALPHA), project.path(ALPHA).read_bytes()
+        path.write_bytes(f"source: {{files: {source}}}\nschema: {{prompt: question}}\n".encode() + more)
+        monkeypatch.chdir(project.root)
+        Path("data/loop").symlink_to("loop")
+        try:
+            with pytest.raises(ConfigError) as caught:
+                recompose()
+        finally:
+            Path("data/loop").unlink()
+            path.write_bytes(before)
+        said.append(str(caught.value))
+    assert "conf/dataset/alpha.yaml: is not UTF-8" in said[0]
+    assert "is a link that leads nowhere" in said[1]
 
 
 def test_a_fault_ends_the_command_with_one_message(project: Space) -> None:

@@ -119,3 +119,13 @@ def test_the_json_schema_is_one_and_explains_its_keys() -> None:
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
     assert set(schema["properties"]) >= {"source", "schema", "quota", "answer", "mask", "tags", "role", "enabled"}
+
+
+def test_a_misspelled_section_is_named_before_the_one_it_leaves_empty() -> None:
+    told = complaint({"source": {}, "schema": {"prompt": "q"}, "sorce": {"files": "x.jsonl"}})
+    assert "unknown key 'sorce'" in told
+    assert "did you mean 'source'?" in told
+
+
+def test_a_float_is_no_number_of_rows() -> None:
+    assert "quota" in complaint({**GOOD, "quota": 1000.0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -499,3 +500,12 @@ def test_damaged_files_give_rows_rejects_or_one_clear_error(tmp_path: Path, name
                 ).encode()
         except DataError as error:
             assert error.file and error.file.endswith(name)
+
+
+def test_a_path_that_is_no_file_is_not_offered_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    for name, words in ("pipe.jsonl", "neither a file nor a folder"), ("loop.jsonl", "a link that leads nowhere"):
+        with pytest.raises(DataError, match=words) as caught:
+            list(read(Source(files=str(tmp_path / name))))
+        assert "did you mean" not in str(caught.value)

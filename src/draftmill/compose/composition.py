@@ -41,11 +41,17 @@ def composed(overrides: Sequence[str] = (), conf: Path = CONF) -> Composition:
     with _errors(conf), initialize_config_dir(str(conf.absolute()), version_base=None):
         config = compose("config", overrides=list(overrides), return_hydra_config=True)
         choices = {group: str(name) for group, name in config.hydra.runtime.choices.items() if "/" not in group}
-        values = _without_hydra(config)
-        OmegaConf.resolve(values)
-        text = OmegaConf.to_yaml(values)
+        resolved = _without_hydra(config)
+        OmegaConf.resolve(resolved)
+        text = OmegaConf.to_yaml(resolved)
     _require_complete(text)
-    return Composition(text=text, values=parse(text), choices=choices)
+    try:
+        values = parse(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        found = text.splitlines()[mark.line].strip() if mark else None
+        raise ConfigError(f"a value cannot be written as YAML: {error.problem}", file="conf", found=found) from None
+    return Composition(text=text, values=values, choices=choices)
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -78,7 +84,7 @@ def _errors(conf: Path) -> Iterator[None]:
     GlobalHydra.instance().clear()
     try:
         yield
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise _explained(error, conf) from None
     finally:
         GlobalHydra.instance().hydra = outer
@@ -93,14 +99,46 @@ def _explained(error: Exception, conf: Path) -> ConfigError:
             return cause
         if isinstance(cause, yaml.MarkedYAMLError):
             return _yaml_error(cause, conf)
-        if isinstance(cause, OmegaConfBaseException):
-            return ConfigError(str(cause.msg or cause).splitlines()[0], file="conf", key=cause.full_key or None)
+        if isinstance(cause, OmegaConfBaseException) and not _unreadable(conf):
+            return ConfigError(str(cause.msg or cause).splitlines()[0], **_place(chain))
+    if faulty := _unreadable(conf):
+        return faulty
     missing = re.search(r"(?:Could not find|In '[^']*': Could not find) '([\w@/.]+)/([\w-]+)'", str(error))
     if missing:
         group, name = missing.group(1), missing.group(2)
         known = [path.stem for path in (conf / group).glob("*.yaml")]
         return ConfigError(f"there is no '{name}'", file=f"conf/{group}", found=name, fix=did_you_mean(name, known))
     return ConfigError(" ".join(str(error).split()), file="conf")
+
+
+def _place(chain: list[BaseException]) -> dict[str, str | None]:
+    """File and key of a faulty value, as far as any error of the chain knows them."""
+    keys = (error.full_key for error in chain if isinstance(error, OmegaConfBaseException))
+    key = next((str(key) for key in keys if key), None)
+    parts = key.split(".", 2) if key else []
+    if len(parts) == 3 and parts[0] == "datasets":
+        return {"file": f"conf/dataset/{parts[1]}.yaml", "key": parts[2]}
+    return {"file": "conf", "key": key}
+
+
+def _unreadable(conf: Path) -> ConfigError | None:
+    """The first file below conf/ that is no text, or no map: Hydra does not name it."""
+    for path in sorted(conf.rglob("*.yaml")):
+        name = conf.absolute().name / path.relative_to(conf)
+        try:
+            text = path.read_bytes().decode("utf-8")
+            node = yaml.compose(text)
+        except UnicodeDecodeError as error:
+            return ConfigError(f"is not UTF-8: {error.reason} at byte {error.start}", file=name, fix="save it as UTF-8")
+        except yaml.reader.ReaderError as error:
+            return ConfigError(f"holds a character that YAML forbids: {error.reason}", file=name)
+        except RecursionError:
+            return ConfigError("is nested too deeply", file=name)
+        except yaml.YAMLError:
+            continue
+        if isinstance(node, yaml.SequenceNode):
+            return ConfigError("must be a map of keys, not a list", file=name, fix="write  key: value  lines")
+    return None
 
 
 def _yaml_error(error: yaml.MarkedYAMLError, conf: Path) -> ConfigError:

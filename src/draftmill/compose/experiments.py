@@ -33,7 +33,9 @@ def use(name: str, conf: Path = CONF) -> None:
 
 def _find(conf: Path) -> re.Match[str]:
     file = conf / "config.yaml"
-    found = _LINE.search(file.read_text(encoding="utf-8")) if file.exists() else None
+    if not file.is_file():
+        raise ConfigError("not there", file=file, fix="run this in the folder of a draftmill project")
+    found = _LINE.search(file.read_text(encoding="utf-8"))
     if found is None:
         raise ConfigError(
             "has no line  - experiment: NAME", file=file, key="defaults", fix="add it as the last default"

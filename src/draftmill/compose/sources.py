@@ -42,4 +42,10 @@ def dataset_names(conf: Path) -> list[str]:
                 found=path.name,
                 fix=f"rename the file to {fix}.yaml",
             )
+    for path in sorted((conf / "dataset").glob("*/**/*.yaml")):
+        raise ConfigError(
+            "a dataset's file stands in conf/dataset itself, not in a folder there",
+            file=conf.name / path.relative_to(conf),
+            fix=f"move it to {conf.name}/dataset/{path.name}",
+        )
     return [path.stem for path in paths]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,16 @@ SECTIONS = {
 }
 
 
+# Keys that no dataclass reads: single values, and what composing adds.
+_SCALARS = ("seed", "source_mode", "quota_cap")
+_ADDED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "identity", "datasets")
+_RUN = ("device", "threads", "workers")
+
+
 def validate(composition: Composition) -> None:
     """Check every section and every dataset; raises the first ConfigError, with the file and the key to edit."""
+    _check_keys(composition)
+    _check_run(composition)
     _check_scalars(composition.values)
     for name, (module, cls) in SECTIONS.items():
         value: Any = composition.values
@@ -39,6 +48,41 @@ def validate(composition: Composition) -> None:
         key = name if group == "run" else ""
         build(getattr(importlib.import_module(module), cls), value, file=composition.file(group), key=key)
     _check_datasets(composition.values)
+
+
+def _check_keys(composition: Composition) -> None:
+    """A misspelled key of an experiment, of conf/config.yaml or of `run` would change nothing, silently."""
+    names = [name.split(".") for name in SECTIONS]
+    writable = {parts[0] for parts in names} | set(_SCALARS) | {"datasets"}
+    for key in composition.values:
+        if key not in writable and key not in _ADDED:
+            fix = did_you_mean(str(key), writable)
+            raise ConfigError(f"unknown key '{key}'", file=_holder(composition, str(key)), key=str(key), fix=fix)
+    run = composition.values.get("run")
+    known = {parts[1] for parts in names if parts[0] == "run"} | set(_RUN)
+    for key in run if isinstance(run, Mapping) else ():
+        if key not in known:
+            fix = did_you_mean(str(key), known)
+            raise ConfigError(f"unknown key '{key}'", file=composition.file("run"), key=f"run.{key}", fix=fix)
+
+
+def _check_run(composition: Composition) -> None:
+    run = composition.values.get("run") or {}
+    for key, least in ("threads", 0), ("workers", 1):
+        value = run.get(key, least)
+        if type(value) is not int or value < least:
+            message = f"must be a whole number from {least} on"
+            raise ConfigError(message, file=composition.file("run"), key=f"run.{key}", found=str(value))
+
+
+def _holder(composition: Composition, key: str) -> str:
+    """The file that a top-level key was most likely written in."""
+    experiment = f"conf/experiment/{composition.choices.get('experiment')}.yaml"
+    line = re.compile(rf"^[\"']?{re.escape(key)}[\"']?\s*:", re.MULTILINE)
+    for file in (experiment, "conf/local/machine.yaml"):
+        if Path(file).is_file() and line.search(Path(file).read_text(encoding="utf-8")):
+            return file
+    return "conf/config.yaml"
 
 
 def _check_scalars(values: Mapping[str, Any]) -> None:
@@ -71,8 +115,22 @@ def _check_datasets(values: Mapping[str, Any]) -> None:
 
 def _check_input(name: str, path: Path) -> None:
     """DVC would say that it cannot find the file, but neither where that stands nor what is there instead."""
-    if path.exists():
-        return
+    try:
+        if path.exists():
+            return
+    except OSError as error:
+        found = f"{str(path)[:80]}…"
+        raise ConfigError(
+            f"cannot be a path: {error.strerror}", file=f"conf/dataset/{name}.yaml", key="source", found=found
+        ) from None
+    if path.is_symlink():
+        raise ConfigError(
+            "is a link that leads nowhere",
+            file=f"conf/dataset/{name}.yaml",
+            key="source",
+            found=str(path),
+            fix="point it at the data, or name the data itself",
+        )
     there = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
     close = nearest(str(path), there)
     fix = f"did you mean {close}?" if close else "paths are relative to the project's folder"

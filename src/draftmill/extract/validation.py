@@ -42,15 +42,25 @@ def check_form(declaration: Mapping[str, Any], file: str) -> None:
     raw = declarations.normalized(declaration)
     written = {key: value for key, value in raw.items() if key not in DERIVED}
     errors = list(_validator().iter_errors(written))
+    # An unknown key at the top first: it is why the key that was meant is empty.
+    unknown = [error for error in errors if error.validator == "additionalProperties" and not error.absolute_path]
     if errors:
-        raise _explained(min(map(_deepest, errors), key=lambda error: -len(error.absolute_path)), file)
+        raise _explained(
+            min(unknown or map(_deepest, errors), key=lambda error: -len(error.absolute_path)),
+            file,
+        )
 
 
 @cache
 def _validator() -> Draft202012Validator:
     from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
 
-    return Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+    # 1e3 is no whole number here: JSON Schema would take the float, and whoever reads it would not.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    made = extend(Draft202012Validator, type_checker=types)
+    validator: Draft202012Validator = made(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+    return validator
 
 
 def _deepest(error: Any) -> Any:

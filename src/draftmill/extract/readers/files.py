@@ -59,6 +59,10 @@ def _absent(path: Path) -> DataError:
         return DataError("no file matches", file=path, fix="check `source.files`, relative to the project's root")
     if not folder.is_dir():
         return DataError("there is no such file, nor its folder", file=path)
+    if path.is_symlink():
+        return DataError("is a link that leads nowhere", file=path, fix="point it at the data, or name the data itself")
+    if path.exists():
+        return DataError("is neither a file nor a folder", file=path, fix="write what it gives into a file first")
     names = [entry.name for entry in folder.iterdir()]
     close = nearest(path.name, names)
     return DataError("there is no such file", file=path, fix=f"did you mean {folder / close}?" if close else None)
