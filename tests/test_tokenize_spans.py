@@ -39,9 +39,9 @@ class Bench:
         return self.tokenizer.chunk([answered])[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def benches(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """name -> Bench, made at first use in a folder of the session."""
+    """name -> Bench, made at first use in a folder of this module."""
     folder = tmp_path_factory.mktemp("families")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRAFTMILL_KEEP", str(folder / "keep"))
