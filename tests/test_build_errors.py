@@ -87,6 +87,7 @@ GOOD = "source: {files: data/alpha.jsonl}\nschema: {prompt: question}\n"
             ["conf/run/default.yaml", "run.thread", "did you mean 'threads'?"],
         ),
         (ALPHA, GOOD + "description: ${nope}\n", ["conf/dataset/alpha.yaml: description", "nope"]),
+        (ALPHA, GOOD + "description: ${oc.env:HOME}\n", ["oc.env:HOME", "params.yaml, which is committed"]),
         (
             "conf/experiment/tiny.yaml",
             "# @package _global_\nrun: {workers: many}\n",

@@ -119,6 +119,15 @@ def blend_members(blend: Any, datasets: Any) -> dict[str, Any]:
     return asdict(members(rules, {name: plain(datasets[name]) for name in enabled(datasets)}))
 
 
+def _refuse_environment(name: str, *_: Any) -> None:
+    """What a variable holds, a secret perhaps, would stand in params.yaml, which is committed."""
+    raise ConfigError(
+        f"'${{oc.env:{name}}}' would write an environment variable into params.yaml, which is committed",
+        file="conf",
+        fix="write the value, or the variable's name where a setting ends in _env; a machine's own go to conf/local",
+    )
+
+
 def register(root: Path) -> None:
     """Register the resolvers; relative files are looked up below `root`, the project's folder."""
 
@@ -132,6 +141,7 @@ def register(root: Path) -> None:
             raise ConfigError("lies outside conf/, where a change would go unnoticed", file=path, fix="move it there")
         return hashlib.sha256(file.read_bytes()).hexdigest()[:32]
 
+    OmegaConf.register_new_resolver("oc.env", _refuse_environment, replace=True)
     table: dict[str, Callable[..., Any]] = {
         "input": input_path,
         "answer": resolve_answer,
