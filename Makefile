@@ -40,7 +40,7 @@ check: $(READY) ## format, lint and strict types
 	$(BIN)/mypy
 
 bench: $(READY) ## every benchmark, quickly
-	for program in benchmarks/*.py; do $(BIN)/python $$program --quick || exit 1; done
+	@missed=0; for program in benchmarks/*.py; do echo "$$program"; $(BIN)/python $$program --quick || missed=1; done; exit $$missed
 
 clean: ## remove outputs and caches of tools; .draftmill/ (answers, states, checkpoints), DVC's cache and .venv stay
 	rm -rf build multirun outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis
