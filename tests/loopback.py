@@ -111,6 +111,8 @@ class Loopback:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
         await self._stop.wait()
+        await site.stop()
+        await asyncio.sleep(0.02)  # what was accepted just now becomes a connection, which cleanup closes
         await runner.cleanup()
         await asyncio.sleep(0.02)  # aborted connections close in the loop's next rounds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,8 @@ def test_against_a_git_revision() -> None:
     Path(".gitignore").write_text("/build/\n")
     for command in (
         ["git", "init", "-q"],
-        ["dvc", "init", "-q"],
-        ["dvc", "commit", "-q", "-f", "blend"],
+        [sys.executable, "-m", "dvc", "init", "-q"],
+        [sys.executable, "-m", "dvc", "commit", "-q", "-f", "blend"],
         ["git", "add", "."],
         ["git", "-c", "user.name=n", "-c", "user.email=e@x", "commit", "-q", "-m", "first"],
     ):
