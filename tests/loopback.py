@@ -10,10 +10,12 @@ and names what goes wrong this time (the keys of `_FAULTS`, or `wrong_usage`, `d
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import random
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
@@ -91,6 +93,9 @@ class Loopback:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(10)
+        with warnings.catch_warnings():  # sockets that this side had no time to close say so when they are collected
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
     async def _serve(self) -> None:
         app = web.Application(client_max_size=1 << 26)
