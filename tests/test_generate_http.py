@@ -230,8 +230,6 @@ def test_an_older_sglang_is_known_too(tmp_path: Path) -> None:
         assert Asked(tmp_path, "sglang", [server.url], count=3).go().counts == {"asked": 3}
 
 
-# On a loaded machine the loopback server's side of a refused look is collected before its loop has closed it.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_the_first_look_finds(tmp_path: Path) -> None:
     with Loopback(models=("tiny-1b", "other"), context=256) as server:
         with pytest.raises(BuildError, match=r"does not serve 'tiny'.*\n.*\n.*did you mean 'tiny-1b'"):
