@@ -49,6 +49,7 @@ class Drafter:
     """What is trained. A null size is the target's own."""
 
     kind: Literal["eagle3", "dflash"]
+    seed: int | None = None  # of the first weights and the order of rows; null: the project's, which also picks rows
     layers: list[int] | None = None  # hidden_states indices of the target that are read; null: the kind's default
     num_layers: int = 1  # blocks of the drafter; EAGLE-3 has one
     intermediate_size: int | None = None

@@ -71,10 +71,7 @@ class SGLang:
         reason = _map(meta.get("finish_reason"))
         ids = token_ids(body.get("output_ids"))
         usage = _usage(meta.get("prompt_tokens"), meta.get("completion_tokens"))
-        text = body.get("text")
-        if not isinstance(text, str):
-            raise BadAnswer("no text in the answer")
-        return exact("sglang", request, ids, str(reason.get("type")), text, usage, self._eos_ids)
+        return exact("sglang", request, ids, str(reason.get("type")), body.get("text"), usage, self._eos_ids)
 
 
 class VLLM:
@@ -111,10 +108,8 @@ class VLLM:
             raise BadAnswer("the prompt ids that came back are not those that were sent")
         usage = _map(body.get("usage"))
         counts = _usage(usage.get("prompt_tokens"), usage.get("completion_tokens"))
-        ids, text = token_ids(choice.get("token_ids")), choice.get("text")
-        if not isinstance(text, str):
-            raise BadAnswer("no text in the answer")
-        return exact("vllm", request, ids, str(choice.get("finish_reason")), text, counts, self._eos_ids)
+        ids, reason = token_ids(choice.get("token_ids")), str(choice.get("finish_reason"))
+        return exact("vllm", request, ids, reason, choice.get("text"), counts, self._eos_ids)
 
 
 class Chat:
@@ -183,11 +178,13 @@ def exact(
     request: Request,
     ids: list[int],
     reason: str,
-    text: str,
+    text: Any,
     usage: dict[str, Any],
     eos_ids: tuple[int, ...],
 ) -> Answer:
-    """An answer with ids. Raises BadAnswer if the reason to finish is unknown or the ids exceed the limit."""
+    """An answer with ids. Raises BadAnswer without a text, for an unknown reason to finish, or ids beyond the limit."""
+    if not isinstance(text, str):
+        raise BadAnswer("no text in the answer")
     if reason not in ("stop", "length"):
         raise BadAnswer(f"finish_reason {reason!r}")
     if len(ids) > request.limit:

@@ -176,12 +176,20 @@ class Stored:
         return aux, last
 
 
-def loaded(rows: Rows, plan: Sequence[Sequence[int]], read: Read) -> Iterator[Pack]:
-    """The packs of a plan in order, read by a thread a little ahead of their use."""
-    members = iter(plan)
-    with ThreadPoolExecutor(1) as pool:
-        pending = [pool.submit(load_pack, rows, pack, read) for pack in islice(members, AHEAD)]
-        while pending:
-            pack = pending.pop(0).result()
-            pending += [pool.submit(load_pack, rows, following, read) for following in islice(members, 1)]
-            yield pack
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packs:
+    """Rows and how they are packed: `plan` has the row numbers of each pack, `read` gives their states."""
+
+    rows: Rows
+    plan: list[list[int]]
+    read: Read
+
+    def load(self, plan: Sequence[Sequence[int]]) -> Iterator[Pack]:
+        """The packs of a plan in order, read by a thread a little ahead of their use."""
+        members = iter(plan)
+        with ThreadPoolExecutor(1) as pool:
+            pending = [pool.submit(load_pack, self.rows, pack, self.read) for pack in islice(members, AHEAD)]
+            while pending:
+                pack = pending.pop(0).result()
+                pending += [pool.submit(load_pack, self.rows, later, self.read) for later in islice(members, 1)]
+                yield pack

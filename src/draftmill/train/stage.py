@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from draftmill.hidden_states.online import Online
 from draftmill.target import Target, load_model, prepare, shape, weights_digest
 from draftmill.train import TrainRun
 from draftmill.train.checkpoint import Progress, save_tensors
-from draftmill.train.data import Pack, Read, Rows, Stored, loaded, plan_packs, read_rows, shuffled
+from draftmill.train.data import Packs, Read, Rows, Stored, plan_packs, read_rows, shuffled
 from draftmill.train.dflash import DFlashObjective
 from draftmill.train.eagle3 import Eagle3Objective
 from draftmill.train.metrics import Metrics
-from draftmill.train.processes import Group, group, pick_device
+from draftmill.train.processes import group, pick_device
 from draftmill.train.trainer import Trainer
 from draftmill.workspace import BUILD, keep, output
 
@@ -40,12 +40,9 @@ def train(drafter: Drafter, target: Target, seed: int, run: TrainRun, device_nam
     Raises DataError for a blend without a supervised token or states of something else, ConfigError for settings
     that do not fit the target.
     """
-    began, device = time.monotonic(), pick_device(device_name)
-    blend = BUILD / "blend"
-    rows, heldout = (
-        read_rows(blend / "train.parquet"),
-        read_rows(blend / "heldout.parquet", drafter.recipe.heldout_rows),
-    )
+    began, device, blend, recipe = time.monotonic(), pick_device(device_name), BUILD / "blend", drafter.recipe
+    seed = seed if drafter.seed is None else drafter.seed
+    rows, heldout = read_rows(blend / "train.parquet"), read_rows(blend / "heldout.parquet", recipe.heldout_rows)
     if not rows.supervised.any():
         raise DataError(
             "no supervised token to train on", file=blend / "train.parquet", fix="look at the blend's table"
@@ -54,22 +51,36 @@ def train(drafter: Drafter, target: Target, seed: int, run: TrainRun, device_nam
     objective = make_objective(drafter, arch, target, rows, seed, device)
     marks = {"settings": asdict(drafter), "seed": seed, "target": weights_digest(target), "code": _code_digest()}
     marks |= {name: _file_digest(blend / f"{name}.parquet") for name in ("train", "heldout")}
+    read, order = _reader(rows, arch, target, device), shuffled(len(rows), recipe.epochs, seed).tolist()
     with group(device) as processes:
         folder, out = output("train"), keep("train", digest(marks, 8))
         metrics = Metrics(folder / "metrics", run.tensorboard) if processes.rank == 0 else None
-        read = _reader(rows, arch, target, device)
-        trainer = _trainer(drafter, run, processes, device, out, objective, (rows, heldout), read, seed, metrics)
+        trainer = Trainer(
+            objective=objective,
+            recipe=recipe,
+            run=run,
+            group=processes,
+            device=device,
+            folder=out,
+            train=_packed(rows, order, recipe.pack_tokens, read),
+            heldout=_packed(heldout, range(len(heldout)), recipe.pack_tokens, read),
+            record=metrics.record if metrics is not None else lambda line: None,
+        )
         progress = trainer.fit()
         if metrics is not None:
             facts = {"steps": progress.step, "tokens_seen": progress.tokens}
             metrics.close(**facts, draft_vocab_size=arch.draft_vocab_size)
             _write(folder / "drafter", objective.drafter, arch, seed=seed, target=target.name, **facts)
-            for file in out.iterdir():
-                file.unlink()
-            out.rmdir()
+            _forget(out)
             run_facts = {"seconds": time.monotonic() - began, "waited": trainer.waited_s, "tokens": progress.tokens}
             record_run("train", None, resumed_at=trainer.resumed_at, **run_facts)
     return progress
+
+
+def _forget(checkpoints: Path) -> None:
+    for file in checkpoints.iterdir():
+        file.unlink()
+    checkpoints.rmdir()
 
 
 def make_objective(
@@ -93,36 +104,8 @@ def _reader(rows: Rows, arch: Architecture, target: Target, device: torch.device
     return lambda source, members: online.read_batch([source.tokens(row) for row in members])
 
 
-def _trainer(
-    drafter: Drafter,
-    run: TrainRun,
-    processes: Group,
-    device: torch.device,
-    folder: Path,
-    objective: Any,
-    data: tuple[Rows, Rows],
-    read: Read,
-    seed: int,
-    metrics: Metrics | None,
-) -> Trainer:
-    recipe, (rows, heldout) = drafter.recipe, data
-
-    def packs_of(source: Rows, plan: Sequence[Sequence[int]]) -> Iterator[Pack]:
-        return loaded(source, plan, read)
-
-    return Trainer(
-        objective=objective,
-        recipe=recipe,
-        run=run,
-        group=processes,
-        device=device,
-        folder=folder,
-        plan=plan_packs(rows.lengths(), shuffled(len(rows), recipe.epochs, seed).tolist(), recipe.pack_tokens),
-        heldout_plan=plan_packs(heldout.lengths(), range(len(heldout)), recipe.pack_tokens),
-        train=lambda plan: packs_of(rows, plan),
-        heldout=lambda plan: packs_of(heldout, plan),
-        record=metrics.record if metrics is not None else lambda line: None,
-    )
+def _packed(rows: Rows, order: Sequence[int], limit: int, read: Read) -> Packs:
+    return Packs(rows=rows, plan=plan_packs(rows.lengths(), order, limit), read=read)
 
 
 def _write(folder: Path, model: nn.Module, arch: Architecture, **facts: Any) -> None:

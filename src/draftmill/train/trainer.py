@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -25,11 +25,10 @@ from draftmill.drafters import Recipe
 from draftmill.errors import ConfigError
 from draftmill.train import TrainRun, checkpoint
 from draftmill.train.checkpoint import Progress
-from draftmill.train.data import Pack
+from draftmill.train.data import Pack, Packs
 from draftmill.train.processes import Group
 from draftmill.train.stats import Stats
 
-Packs = Callable[[Sequence[Sequence[int]]], Iterator[Pack]]
 Record = Callable[[dict[str, Any]], None]
 
 
@@ -64,7 +63,7 @@ def make_optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 @dataclass(kw_only=True)
 class Trainer:
-    """One training. `train` and `heldout` turn lists of row numbers into packs; `record` gets each line of history."""
+    """One training; `record` gets each line of history."""
 
     objective: Any
     recipe: Recipe
@@ -72,8 +71,6 @@ class Trainer:
     group: Group
     device: torch.device
     folder: Path
-    plan: list[list[int]]
-    heldout_plan: list[list[int]]
     train: Packs
     heldout: Packs
     record: Record
@@ -88,7 +85,7 @@ class Trainer:
                 key="drafter.recipe.packs_per_step",
                 fix=f"a multiple of {self.group.world}",
             )
-        self.total = -(-len(self.plan) // self.recipe.packs_per_step)
+        self.total = -(-len(self.train.plan) // self.recipe.packs_per_step)
         self.share = self.recipe.packs_per_step // self.group.world
         self.wrapped = self.group.wrap(self.objective)
         self.optimizer = make_optimizer(self.objective.drafter, self.recipe)
@@ -104,7 +101,7 @@ class Trainer:
             self.stats.load(self.progress.window)
         for line in self.progress.history:
             self.record(line)
-        packs = self.train(self._mine(self.progress.step))
+        packs = self.train.load(self._mine(self.progress.step))
         saved = time.monotonic()
         with shown("training", self.total, "steps") as bar:
             bar.advance(self.progress.step)
@@ -121,7 +118,7 @@ class Trainer:
     def _mine(self, step: int) -> list[list[int]]:
         """This process's packs from `step` on; the last step is filled up with the first packs."""
         size = self.recipe.packs_per_step
-        full = list(islice(cycle(self.plan), self.total * size))
+        full = list(islice(cycle(self.train.plan), self.total * size))
         return full[step * size + self.group.rank :: self.group.world]
 
     def _step(self, packs: Iterator[Pack]) -> None:
@@ -174,7 +171,7 @@ class Trainer:
         if step % self.run.log_every == 0 or last:
             line |= {f"train/{name}": value for name, value in self.stats.figures().items()}
             self.stats = Stats.empty(self.objective.steps)
-        if self.heldout_plan and (step % self.recipe.heldout_every == 0 or last):
+        if self.heldout.plan and (step % self.recipe.heldout_every == 0 or last):
             figures = self.look()
             line |= {f"heldout/{name}": value for name, value in figures.items()}
             self._judge(figures["accept_length"])
@@ -188,8 +185,8 @@ class Trainer:
     def look(self) -> dict[str, float]:
         """Figures on the held-out rows, without a gradient."""
         stats = Stats.empty(self.objective.steps)
-        mine = range(self.group.rank, len(self.heldout_plan), self.group.world)
-        packs = self.heldout([self.heldout_plan[number] for number in mine])
+        mine = range(self.group.rank, len(self.heldout.plan), self.group.world)
+        packs = self.heldout.load([self.heldout.plan[number] for number in mine])
         for number, pack in zip(mine, packs, strict=True):
             placed = pack.to(self.device)
             with self._autocast():
