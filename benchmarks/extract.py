@@ -9,11 +9,12 @@ the same rows, the stage against merely reading and decoding the same file, two 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-# tokenize.py in this folder must not stand for the standard library's module, which orjson's imports need.
-sys.path[:] = [folder for folder in sys.path if not folder.endswith("benchmarks")]
+HERE = Path(__file__).resolve().parent
+# Without this folder: its tokenize.py would stand for the module of the standard library that others import.
+sys.path[:] = [str(HERE / "common"), *(folder for folder in sys.path if Path(folder).resolve() != HERE)]
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,16 +22,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import orjson
 import yaml
+from extract_rows import SHAPES, Shape
+from figures import Figure, at_least, at_most, main
 
 from draftmill import paths
-
-sys.path.insert(0, str(Path(__file__).parent / "synthetic"))
-from extract_rows import SHAPES, Shape
 
 PATHS_LIMIT, STAGE_LIMIT, WORKERS_LIMIT, MEMORY_LIMIT = 0.4, 0.4, 1.6, 1.25
 
@@ -240,57 +239,32 @@ def compare_memory(folder: Path, few: int, many: int) -> float:
 # -- report ----------------------------------------------------------------------------------------
 
 
-def figure(name: str, value: float, limit: float, better: str) -> dict[str, Any]:
-    """One measured figure beside what it must be; `better`: 'lower' or 'higher'."""
-    ok = value <= limit if better == "lower" else value >= limit
-    return {"name": name, "value": round(value, 3), "limit": limit, "better": better, "ok": ok}
-
-
-def measure(quick: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(quick: bool) -> list[Figure]:
     """All figures."""
-    figures, repeats = [], 3 if quick else 5
-    say(
+    figures: list[Figure] = []
+    repeats = 3 if quick else 5
+    print(
         f"{'path engines: seconds / decoding':34}"
         + "".join(f"{name:>17}" for name in ("draftmill", "by hand", "python-jsonpath", "jmespath"))
     )
     for shape in SHAPES:
         seconds = compare_paths(shape, 60 if shape.name == "traces" else 1500, repeats)
         decode = seconds.pop("decode")
-        say(f"  {shape.name:32}" + "".join(f"{spent / decode:17.3f}" for spent in seconds.values()))
-        figures.append(figure(f"paths_{shape.name}", seconds["draftmill"] / decode, PATHS_LIMIT, "lower"))
+        print(f"  {shape.name:32}" + "".join(f"{spent / decode:17.3f}" for spent in seconds.values()))
+        figures.append(at_most(f"paths_{shape.name}", seconds["draftmill"] / decode, PATHS_LIMIT))
     with tempfile.TemporaryDirectory(prefix="draftmill-bench-") as name:
         folder, size = Path(name), 20 if quick else 150
         for shape in SHAPES:
             for suffix in (".jsonl", ".parquet") if shape.name in ("traces", "sharegpt") else (".jsonl",):
                 share = compare_stage(shape, suffix, folder, size, 2 if quick else 3)
-                figures.append(figure(f"stage_{shape.name}{suffix}", share, STAGE_LIMIT, "higher"))
+                figures.append(at_least(f"stage_{shape.name}{suffix}", share, STAGE_LIMIT))
         figures.append(
-            figure(
-                "two_workers",
-                compare_workers(folder, 210 if quick else 400, 1 if quick else 2),
-                WORKERS_LIMIT,
-                "higher",
-            )
+            at_least("two_workers", compare_workers(folder, 210 if quick else 400, 1 if quick else 2), WORKERS_LIMIT)
         )
         few, many = (10_000, 100_000) if quick else (10_000, 1_000_000)
-        figures.append(figure("memory_growth", compare_memory(folder, few, many), MEMORY_LIMIT, "lower"))
+        figures.append(at_most("memory_growth", compare_memory(folder, few, many), MEMORY_LIMIT))
     return figures
 
 
-def main() -> None:
-    """Measure and print."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--quick", action="store_true", help="smaller files; under a minute")
-    arguments.add_argument("--json", action="store_true", help="only the figures, as one JSON object")
-    given = arguments.parse_args()
-    figures = measure(given.quick, (lambda line: print(line, file=sys.stderr)) if given.json else print)
-    if given.json:
-        print(json.dumps({"figures": figures}))
-        return
-    for item in figures:
-        sign = "at most" if item["better"] == "lower" else "at least"
-        print(f"{item['name']:24} {item['value']:8.3f}   {sign} {item['limit']:<6} {'ok' if item['ok'] else 'MISSED'}")
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, measure, "smaller files")

@@ -11,25 +11,25 @@ process, so that the server and the neighbours do not count.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-sys.path[:] = [folder for folder in sys.path if not folder.endswith("benchmarks")]  # tokenize.py hides a module there
+HERE = Path(__file__).resolve().parent
+# Without this folder: its tokenize.py would stand for the module of the standard library that others import.
+sys.path[:] = [str(HERE / "common"), *(folder for folder in sys.path if Path(folder).resolve() != HERE)]
 
-import argparse
 import asyncio
 import hashlib
 import heapq
-import json
 import random
 import resource
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import orjson
+from figures import Figure, at_least, at_most, main
 
 from draftmill.generate.converse import Told
 from draftmill.generate.estimate import mean_length
@@ -140,22 +140,19 @@ def bare(url: str, count: int, concurrency: int, *, lean: bool = False) -> tuple
     return time.perf_counter() - started, time.process_time() - spent
 
 
-def compare(url: str, count: int, concurrency: int, repeats: int, folder: Path) -> dict[str, Any]:
-    """The two side by side, the best of `repeats` each, by the processor's time."""
+def compare(url: str, count: int, concurrency: int, repeats: int, folder: Path) -> Figure:
+    """The loops and the client side by side, the best of `repeats` each, by the processor's time."""
     loops, leans, clients = [], [], []
     for i in range(repeats):
         loops.append(bare(url, count, concurrency)[1])
         leans.append(bare(url, count, concurrency, lean=True)[1])
         clients.append(ours(url, count, concurrency, folder / f"{concurrency}-{i}.sqlite")[1])
-    return {
-        "in_flight": concurrency,
-        "requests_per_s": round(count / min(clients)),
-        "bare_requests_per_s": round(count / min(loops)),
-        "lean_requests_per_s": round(count / min(leans)),
-        "ratio": round(min(loops) / min(clients), 3),
-        "lean_ratio": round(min(leans) / min(clients), 3),
-        "cpu_us_per_request": round(1e6 * min(clients) / count),
-    }
+    spent, loop, lean = min(clients), min(loops), min(leans)
+    print(
+        f"{concurrency} in flight: {count / spent:.0f} requests a second of the processor, "
+        f"a bare loop {count / loop:.0f}, a lean one {count / lean:.0f}, {lean / spent:.2f} of it"
+    )
+    return at_least(f"client_at_{concurrency}", loop / spent, RATIO_LIMIT)
 
 
 def peak_after(url: str, prompts: int) -> int:
@@ -165,14 +162,15 @@ def peak_after(url: str, prompts: int) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def memory(url: str, few: int, many: int) -> dict[str, Any]:
-    """Peak memory after few and after many prompts."""
+def memory(url: str, few: int, many: int) -> float:
+    """Peak memory after many prompts as a multiple of that after few."""
     peaks = []
     for prompts in (few, many):
         program = MEMORY.format(folder=str(Path(__file__).parent), url=url, prompts=prompts)
         done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.split()[-1]))
-    return {"prompts": [few, many], "peak_mib": [round(peak / 1024) for peak in peaks], "growth": peaks[1] / peaks[0]}
+    print(f"memory: {peaks[0] >> 10} MiB after {few} prompts, {peaks[1] >> 10} MiB after {many}")
+    return peaks[1] / peaks[0]
 
 
 def store_rate(count: int, folder: Path) -> float:
@@ -188,8 +186,8 @@ def store_rate(count: int, folder: Path) -> float:
     return count / (time.perf_counter() - started)
 
 
-def estimates(runs: int) -> dict[str, float]:
-    """Largest errors of the mean answer length when a fifth of 10,000 log-normal answers is back (500 in flight)."""
+def estimates(runs: int) -> float:
+    """The largest error of the mean answer length when a fifth of 10,000 log-normal answers is back (500 in flight)."""
     errors, naive_errors = [], []
     for seed in range(runs):
         draw = random.Random(seed)
@@ -198,7 +196,11 @@ def estimates(runs: int) -> dict[str, float]:
         truth = sum(lengths) / len(lengths)
         errors.append(abs(mean_length(finished, running, 16384.0) / truth - 1))
         naive_errors.append(abs(sum(finished) / len(finished) / truth - 1))
-    return {"largest_error": max(errors), "naive_mean": sum(naive_errors) / runs, "naive_largest": max(naive_errors)}
+    print(
+        f"mean length at a fifth of a run: off by at most {max(errors):.1%}; the mean of the finished ones by "
+        f"{sum(naive_errors) / runs:.1%}, at most {max(naive_errors):.1%}"
+    )
+    return max(errors)
 
 
 def in_flight_at(lengths: list[float], slots: int, share: float) -> tuple[list[float], list[float]]:
@@ -215,7 +217,7 @@ def in_flight_at(lengths: list[float], slots: int, share: float) -> tuple[list[f
     return finished, [now - begun for _, begun in busy]
 
 
-def measure(quick: bool) -> dict[str, Any]:
+def measure(quick: bool) -> list[Figure]:
     """Every figure."""
     server = subprocess.Popen([sys.executable, "-P", "-c", SERVER], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -223,55 +225,20 @@ def measure(quick: bool) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as name:
             count, repeats = (4000, 2) if quick else (20_000, 3)
-            client = [compare(url, count, in_flight, repeats, Path(name)) for in_flight in (16, 256, 2000)]
-            return {
-                "client": client,
-                "memory": memory(url, *((5_000, 20_000) if quick else (50_000, 1_000_000))),
-                "store_answers_per_s": round(store_rate(20_000 if quick else 100_000, Path(name))),
-                "estimate": estimates(10 if quick else 50),
-            }
+            clients = [compare(url, count, in_flight, repeats, Path(name)) for in_flight in (16, 256, 2000)]
+            growth = memory(url, *((5_000, 20_000) if quick else (50_000, 1_000_000)))
+            stored = store_rate(20_000 if quick else 100_000, Path(name))
     finally:
         server.kill()
         server.communicate()
-
-
-def failures(found: dict[str, Any]) -> list[str]:
-    """What is outside its limit."""
-    wrong = [f"client at {c['in_flight']}: {c['ratio']}" for c in found["client"] if c["ratio"] < RATIO_LIMIT]
-    wrong += [f"memory grew {found['memory']['growth']:.2f} times"] if found["memory"]["growth"] > MEMORY_LIMIT else []
-    wrong += ["the store is too slow"] if found["store_answers_per_s"] < STORE_LIMIT else []
-    wrong += ["the estimate is too far off"] if found["estimate"]["largest_error"] > ESTIMATE_LIMIT else []
-    return wrong
-
-
-def main() -> None:
-    """Print the figures; exit 1 if one is outside its limit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a minute in all")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    arguments = parser.parse_args()
-    found = measure(arguments.quick)
-    wrong = failures(found)
-    if arguments.json:
-        print(json.dumps({**found, "failures": wrong}))
-    else:
-        for c in found["client"]:
-            print(
-                f"{c['in_flight']:5} in flight: {c['requests_per_s']}/s, {c['cpu_us_per_request']} us a request; "
-                f"{c['ratio']:.2f} of a bare loop's {c['bare_requests_per_s']}/s (at least {RATIO_LIMIT}), "
-                f"{c['lean_ratio']:.2f} of a lean one's {c['lean_requests_per_s']}/s"
-            )
-        m, e = found["memory"], found["estimate"]
-        peaks, prompts = m["peak_mib"], m["prompts"]
-        print(f"memory: {peaks[0]} MiB after {prompts[0]} prompts, {peaks[1]} MiB after {prompts[1]}")
-        print(f"store: {found['store_answers_per_s']} answers/s committed (at least {STORE_LIMIT})")
-        print(
-            f"mean length at a fifth of a run: off by at most {e['largest_error']:.1%} (limit {ESTIMATE_LIMIT:.0%}); "
-            f"the mean of the finished ones by {e['naive_mean']:.1%}, at most {e['naive_largest']:.1%}"
-        )
-        print("\n".join(f"FAILED: {line}" for line in wrong) or "all within their limits")
-    sys.exit(bool(wrong))
+    error = estimates(10 if quick else 50)
+    return [
+        *clients,
+        at_most("memory_growth", growth, MEMORY_LIMIT),
+        at_least("store_answers_per_s", stored, STORE_LIMIT),
+        at_most("estimated_length_error", error, ESTIMATE_LIMIT),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, measure, "fewer prompts")

@@ -16,12 +16,12 @@ memory    peak memory with many shards / with few
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-# Programs here are named like stages, and some stages like modules of Python's own library.
-sys.path[:] = [folder for folder in sys.path if not folder.endswith("benchmarks")]
+HERE = Path(__file__).resolve().parent
+# Without this folder: its tokenize.py would stand for the module of the standard library that others import.
+sys.path[:] = [str(HERE / "common"), *(folder for folder in sys.path if Path(folder).resolve() != HERE)]
 
-import argparse
-import json
 import os
 import resource
 import shutil
@@ -29,13 +29,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from figures import Figure, at_least, at_most, main
 
 from draftmill.hidden_states import States, StatesRun, pack, stage
 from draftmill.hidden_states.engines import Local
@@ -183,13 +183,7 @@ def compare_memory(few: int, many: int) -> float:
     return peaks[1] / peaks[0]
 
 
-def figure(name: str, value: float, limit: float, better: str) -> dict[str, Any]:
-    """One measured figure beside what it must be; `better`: 'lower' or 'higher'."""
-    ok = value <= limit if better == "lower" else value >= limit
-    return {"name": name, "value": round(value, 4), "limit": limit, "better": better, "ok": ok}
-
-
-def measure(quick: bool) -> list[dict[str, Any]]:
+def measure(quick: bool) -> list[Figure]:
     """All figures."""
     torch.set_num_threads(1)
     before = Path.cwd()
@@ -201,30 +195,12 @@ def measure(quick: bool) -> list[dict[str, Any]]:
         os.chdir(before)
     memory = compare_memory(50, 300 if quick else 4000)
     return [
-        figure("capture_of_bare_forward", capture, CAPTURE, "higher"),
-        figure("padding", padding, PADDING, "lower"),
-        figure("loading_of_training", loading, LOADING, "lower"),
-        figure("memory_growth", memory, MEMORY, "lower"),
+        at_least("capture_of_bare_forward", capture, CAPTURE),
+        at_most("padding", padding, PADDING),
+        at_most("loading_of_training", loading, LOADING),
+        at_most("memory_growth", memory, MEMORY),
     ]
 
 
-def main() -> None:
-    """Measure and print."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--quick", action="store_true", help="a shallower model and fewer rows; under a minute")
-    arguments.add_argument("--json", action="store_true", help="only the figures, as one JSON object")
-    given = arguments.parse_args()
-    out = sys.stdout
-    sys.stdout = sys.stderr  # what the stage says
-    figures = measure(given.quick)
-    sys.stdout = out
-    if given.json:
-        print(json.dumps({"figures": figures}))
-        return
-    for item in figures:
-        sign = "at most" if item["better"] == "lower" else "at least"
-        print(f"{item['name']:24} {item['value']:8.4f}   {sign} {item['limit']:<6} {'ok' if item['ok'] else 'MISSED'}")
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, measure, "a shallower model and fewer rows")

@@ -18,21 +18,21 @@ The peers come from .deps/peers (requirements/peers.txt); without them their fig
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-# This folder holds a tokenize.py, which must not hide the standard library's.
-sys.path[:] = [folder for folder in sys.path if not folder.endswith("benchmarks")]
+HERE = Path(__file__).resolve().parent
+# Without this folder: its tokenize.py would stand for the module of the standard library that others import.
+sys.path[:] = [str(HERE / "common"), *(folder for folder in sys.path if Path(folder).resolve() != HERE)]
 
-import argparse
-import json
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from figures import Figure, at_least, at_most, main
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from draftmill.drafters.architecture import Architecture
@@ -236,7 +236,7 @@ def print_peak(name: str) -> None:
 
 def peak(name: str) -> float:
     """The same, of a process of its own."""
-    command = [sys.executable, "-P", "-W", "ignore", __file__, "--peak", name]
+    command = [sys.executable, "-P", "-W", "ignore", __file__, "peak", name]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(done.stdout.splitlines()[-1])
 
@@ -294,13 +294,7 @@ def map_seconds() -> float:
     return time.perf_counter() - began
 
 
-def figure(name: str, value: float, limit: float, better: str) -> dict[str, Any]:
-    """One measured figure beside what it must be; `better`: 'lower' or 'higher'."""
-    ok = value <= limit if better == "lower" else value >= limit
-    return {"name": name, "value": round(value, 4), "limit": limit, "better": better, "ok": ok}
-
-
-def measure(quick: bool) -> list[dict[str, Any]]:
+def measure(quick: bool) -> list[Figure]:
     """All figures."""
     torch.set_num_threads(1)
     target, repeats = ends(), 3 if quick else 9
@@ -309,39 +303,23 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     if PEERS.exists():
         runs |= {name: STEP_OF[name](target) for name in ("speculators", "dflash", "specforge")}
     taken = timed(runs, repeats)
-    figures = [figure("products_of_step", taken["products"] / taken["eagle"], PRODUCTS, "higher")]
+    figures = [at_least("products_of_step", taken["products"] / taken["eagle"], PRODUCTS)]
     if PEERS.exists():
         figures += [
-            figure("speculators_step", taken["speculators"] / taken["eagle"], SPECULATORS, "higher"),
-            figure("speculators_memory", peak("eagle") / peak("speculators"), MEMORY, "lower"),
-            figure("specforge_step", taken["specforge"] / taken["dflash"], SPECFORGE, "higher"),
-            figure("specforge_memory", peak("dflash") / peak("specforge"), MEMORY, "lower"),
+            at_least("speculators_step", taken["speculators"] / taken["eagle"], SPECULATORS),
+            at_most("speculators_memory", peak("eagle") / peak("speculators"), MEMORY),
+            at_least("specforge_step", taken["specforge"] / taken["dflash"], SPECFORGE),
+            at_most("specforge_memory", peak("dflash") / peak("specforge"), MEMORY),
         ]
     figures += [
-        figure("decoding_overhead", decoding_overhead(24 if quick else 96), DECODING, "lower"),
-        figure("vocabulary_map_s", map_seconds(), MAP_S, "lower"),
+        at_most("decoding_overhead", decoding_overhead(24 if quick else 96), DECODING),
+        at_most("vocabulary_map_s", map_seconds(), MAP_S),
     ]
     return figures
 
 
-def main() -> None:
-    """Measure and print."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--quick", action="store_true", help="fewer repeats; under two minutes")
-    arguments.add_argument("--json", action="store_true", help="only the figures, as one JSON object")
-    arguments.add_argument("--peak", choices=sorted(STEP_OF), help=argparse.SUPPRESS)
-    given = arguments.parse_args()
-    if given.peak:
-        print_peak(given.peak)
-        return
-    figures = measure(given.quick)
-    if given.json:
-        print(json.dumps({"figures": figures}))
-        return
-    for item in figures:
-        sign = "at most" if item["better"] == "lower" else "at least"
-        print(f"{item['name']:24} {item['value']:8.4f}   {sign} {item['limit']:<6} {'ok' if item['ok'] else 'MISSED'}")
-
-
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["peak"]:  # how this program measures one kind of step in a process of its own
+        print_peak(sys.argv[2])
+    else:
+        main(__doc__, measure, "fewer repeats")
