@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from draftmill.drafters import Drafter, Recipe
+from draftmill.drafters.architecture import resolve
+from draftmill.drafters.eagle3 import Eagle3
+from draftmill.drafters.ends import Ends
+from draftmill.drafters.initialize import random_weights
+from draftmill.drafters.vocabulary import membership, offsets
 from draftmill.hidden_states import States, StatesRun
 from draftmill.hidden_states.stage import build, engine, job
 from draftmill.target import Target, load_model, shape
+from draftmill.train import TrainRun
+from draftmill.train.data import Pack, Rows, load_pack
 
 RUNS = pa.list_(pa.struct([("start", pa.int32()), ("length", pa.int32())]))
 SPANS = pa.list_(pa.struct([("turn", pa.int32()), ("start", pa.int32()), ("end", pa.int32()), ("origin", pa.string())]))
@@ -107,3 +116,53 @@ def write_blend(rows: Sequence[Talk]) -> None:
             }
         )
         pq.write_table(table, f"build/blend/{name}.parquet")
+
+
+SMALL = Drafter(
+    kind="eagle3",
+    draft_vocab_size=120,
+    ttt_steps=3,
+    recipe=Recipe(epochs=2.0, learning_rate=1e-3, pack_tokens=64, packs_per_step=2, heldout_every=3),
+)
+QUICK = TrainRun(checkpoint_every_s=0.0, log_every=2)
+
+
+def random_model(target: Target, vocab: int = 120) -> tuple[Eagle3, Ends]:
+    """A drafter of random weights and random ends."""
+    arch = resolve(replace(SMALL, draft_vocab_size=vocab), shape(target))
+    model = Eagle3(arch)
+    random_weights(model, 1)
+    ids = torch.arange(0, 2 * vocab, 2)
+    with torch.no_grad():
+        model.d2t.copy_(offsets(ids))
+        model.t2d.copy_(membership(ids, arch.vocab_size))
+    torch.manual_seed(2)
+    table = torch.randn(arch.vocab_size, arch.hidden_size)
+    return model, Ends(embedding=table, norm=torch.ones(arch.hidden_size), head=torch.randn_like(table), eps=1e-5)
+
+
+def random_pack(model: Eagle3, lengths: list[int], answers: list[tuple[int, int]], seed: int = 0) -> Pack:
+    """Rows of random tokens and states, supervised in `answers`."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = np.cumsum([0, *lengths]).astype(np.int64)
+    total, size = int(starts[-1]), model.arch.hidden_size
+    ids = torch.randint(0, model.arch.vocab_size, (total,), generator=generator)
+    aux = torch.randn(total, 3 * size, generator=generator)
+    last = torch.randn(total, size, generator=generator)
+    mask = np.zeros(total, np.bool_)
+    for start, (a, b) in zip(starts, answers, strict=False):
+        mask[start + a : start + b] = True
+    rows = Rows(
+        name="train",
+        ids=ids.numpy().astype(np.int32),
+        starts=starts,
+        supervised=mask,
+        dataset=["d"] * len(lengths),
+        shard=[None] * len(lengths),
+        offset=[None] * len(lengths),
+    )
+    return load_pack(rows, range(len(lengths)), lambda r, m: [(aux[s:e], last[s:e]) for s, e in _spans(r, m)])
+
+
+def _spans(rows: Rows, members: Any) -> list[tuple[int, int]]:
+    return [(int(rows.starts[row]), int(rows.starts[row + 1])) for row in members]

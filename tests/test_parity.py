@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from drafting import random_model, random_pack
 from safetensors.torch import load_file
 from test_export import EAGLE3, trained
-from test_train import random_model, random_pack
 
 from draftmill.drafters import Drafter
 from draftmill.drafters.architecture import resolve

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from drafting import make_project, talks
-from test_train import random_pack
+from drafting import make_project, random_pack, talks
 
 from draftmill.drafters import Drafter, Recipe
 from draftmill.drafters.architecture import resolve

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from drafting import make_project, talks
+from drafting import QUICK, SMALL, make_project, talks
 from safetensors.torch import load_file
-from test_train import QUICK, SMALL
 from test_train_dflash import SMALL as BLOCKS
 
 from draftmill.drafters import Drafter
