@@ -35,6 +35,7 @@ from draftmill.generate.converse import Told
 from draftmill.generate.estimate import mean_length
 from draftmill.generate.http import Http
 from draftmill.generate.meter import Meter
+from draftmill.generate.preflight import Wanted
 from draftmill.generate.protocols import SGLang
 from draftmill.generate.request import Answer, Request
 from draftmill.generate.session import Row, Session, run
@@ -106,7 +107,13 @@ def ours(url: str, count: int, concurrency: int, store: Path) -> tuple[float, fl
     async def urls() -> tuple[str, ...]:
         return settings.urls
 
-    client = Http(SGLang(Sampling(), (2,)), urls, Engine(name="sglang"), settings, need_len=LIMIT)
+    client = Http(
+        SGLang(Sampling(), (2,)),
+        urls,
+        Engine(name="sglang"),
+        settings,
+        target=Wanted(names=("benchmark",), context=LIMIT),
+    )
     started, spent = time.perf_counter(), time.process_time()
     with Store(store) as answers:
         session = Session(client, answers, Meter(settings))

@@ -66,7 +66,8 @@ class Kind:
     needs: Path
 
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+THREADS = len(os.sched_getaffinity(0))  # more threads than cores would spin while they wait for each other
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(THREADS)}
 KINDS = {
     "vllm": Kind(
         engine="vllm",
@@ -81,7 +82,7 @@ KINDS = {
             "--disable-cuda-graph", "--disable-radix-cache",
             "--mem-fraction-static", "0.2", "--max-total-tokens", "8192",
         ),
-        env={"PYTHONPATH": str(DEPS / "sglang"), **OFFLINE},
+        env={"PYTHONPATH": f"{ROOT}/tests/sglang_on_cpu:{DEPS}/sglang", **OFFLINE},
         needs=DEPS / "sglang/.ready",
     ),
 }  # fmt: skip
@@ -100,10 +101,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def truth(workspace: Path, smollm2: Target) -> dict[str, dict[str, Any]]:
     """The rows of the engine in process, by id."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
     rows = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     write_rows(workspace, rows)
-    write_params(workspace, smollm2, sampling=Sampling(max_new_tokens=NEW_TOKENS), threads=2)
+    write_params(workspace, smollm2, sampling=Sampling(max_new_tokens=NEW_TOKENS), threads=THREADS)
     build("demo")
     return {row["id"]: row for row in answers(workspace)}
 

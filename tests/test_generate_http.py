@@ -18,10 +18,12 @@ from draftmill.generate.converse import Told
 from draftmill.generate.engines import _wire
 from draftmill.generate.http import HOPELESS, Http, seconds_of
 from draftmill.generate.meter import Meter
+from draftmill.generate.preflight import Wanted, wanted
 from draftmill.generate.request import Answer, Request
 from draftmill.generate.session import Row, Session, run
 from draftmill.generate.settings import Engine, GenerateRun, Identity, Prices, Sampling
 from draftmill.generate.store import Store
+from draftmill.target import ModelSource, Target
 
 ENGINES = ("sglang", "vllm", "openai")
 QUICK: dict[str, Any] = {
@@ -68,7 +70,7 @@ class Asked:
         async def found() -> tuple[str, ...]:
             return self.run.urls
 
-        self.http = Http(self.wire, found, engine, self.run, need_len=512)
+        self.http = Http(self.wire, found, engine, self.run, Wanted(names=("tiny",), context=512))
         self.folder = folder
         self.meter = Meter(self.run)
 
@@ -234,6 +236,8 @@ def test_what_the_first_look_finds(tmp_path: Path) -> None:
     with Loopback(models=("tiny-1b", "other"), context=256) as server:
         with pytest.raises(BuildError, match=r"does not serve 'tiny'.*\n.*\n.*did you mean 'tiny-1b'"):
             Asked(tmp_path, "openai", [server.url]).go()
+        assert server.requests == 0
+    with Loopback(context=256) as server:
         with pytest.raises(BuildError, match="context is 256 tokens, the target's 512"):
             Asked(tmp_path, "vllm", [server.url]).go()
         assert server.requests == 0
@@ -243,6 +247,35 @@ def test_what_the_first_look_finds(tmp_path: Path) -> None:
                 Asked(tmp_path, name, [server.url]).go()
     with pytest.raises(BuildError, match="no server answers"):
         Asked(tmp_path, "sglang", [server.url]).go()
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+def test_a_server_of_another_model_is_known_before_the_first_question(name: str, tmp_path: Path) -> None:
+    """One wrong server among right ones is enough: half of the answers would be another model's."""
+    with Loopback() as right, Loopback(models=("/models/Tiny-1B",)) as wrong:
+        began = time.monotonic()
+        message = r"serves another model than the target tiny(.|\n)*/models/Tiny-1B(.|\n)*run.generate.served_as"
+        with pytest.raises(BuildError, match=message):
+            Asked(tmp_path, name, [right.url, wrong.url], count=3000).go()
+        assert time.monotonic() - began < 5 and right.requests == wrong.requests == 0
+    with Loopback(models=("other", "/models/tiny")) as several:
+        if name == "vllm":  # one of several models of a server is asked for by its name
+            assert Asked(tmp_path, name, [several.url], count=3).go().counts == {"asked": 3}
+            assert several.bodies[0]["model"] == "/models/tiny"
+
+
+def test_names_by_which_servers_know_the_target() -> None:
+    hub = Target(name="qwen3-8b-chat", source=ModelSource(hub="Qwen/Qwen3-8B"), max_seq_len=512)
+    found = wanted(hub, GenerateRun())
+    assert found == Wanted(names=("qwen3-8b-chat", "Qwen/Qwen3-8B"), context=512)
+    cached = "/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0123abc"
+    for same in ("Qwen/Qwen3-8B", "/models/qwen3-8b/", "qwen3-8b-chat", cached):
+        assert found.is_named((same, None)), same
+    for other in ("Qwen/Qwen3-8B-FP8", "Qwen/Qwen3-32B", "qwen3", ""):
+        assert not found.is_named((other,)), other
+    assert wanted(hub, GenerateRun(served_as="/mnt/q8")).is_named(("/mnt/q8",))
+    local = Target(name="mine", source=ModelSource(path="models/Mine-7B/"))
+    assert wanted(local, GenerateRun()).names == ("mine", "Mine-7B")
 
 
 def test_one_of_three_servers_is_dead_and_another_dies_and_comes_back(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
 HERE = Path(__file__).parent
 DEPS = HERE.parent / ".deps"
+THREADS = len(os.sched_getaffinity(0))
 TEXTS = (
     "The tides follow the moon, because its pull is stronger on the near side of the earth.",
     "def add(a, b):\n    return a + b\n",
@@ -66,7 +67,7 @@ def served(command: str, needs: str, path: str, log: Path, **environment: str) -
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    full = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **environment}
+    full = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(THREADS), **environment}
     words = [str(DEPS / "vllm/bin/python"), *shlex.split(command.replace("{port}", str(port)))]
     with open(log, "wb") as said:
         server = subprocess.Popen(words, stdout=said, stderr=said, env=full, start_new_session=True)
@@ -104,16 +105,14 @@ def write_tokens(ids: list[list[int]]) -> None:
 
 
 def test_stored_states_equal_sglangs(smollm2: Target, project: Path) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
     ids = [renderer(smollm2).encode(text) for text in TEXTS]
     write_tokens(ids)
     work = stage.job("d", States(for_=["eagle3"], dtype="float32"), StatesRun(), smollm2)
     assert work.layers == (2, 15, 27)
     stage.build(work, lambda: stage.engine(work, smollm2, "cpu"))
     command = f"-m sglang.launch_server --model-path {prepare(smollm2)} --port {{port}} {SGLANG}"
-    with served(
-        command, "sglang", f"{HERE}/sglang_on_cpu:{DEPS}/sglang", project / "sglang.log", OMP_NUM_THREADS="2"
-    ) as url:
+    with served(command, "sglang", f"{HERE}/sglang_on_cpu:{DEPS}/sglang", project / "sglang.log") as url:
         server = Sglang(url, work.layers, work.hidden_size)
         found = recheck.sampled(Path("build/hidden_states/d"), server, len(ids), work.layers, final=False)
     assert {one.layer for one in found} == {"2", "15", "27"} and len(found) == 3 * len(ids)
@@ -146,7 +145,7 @@ def test_states_captured_from_vllm_equal_those_captured_here(tiny_target: Target
     layers = (2, 4, 5)
     vllm, flags = command(str(folder), [*layers, 8], str(project / "shared")).removeprefix("vllm serve "), VLLM
     start = f"-m vllm.entrypoints.openai.api_server --port {{port}} --model {vllm} {flags}"
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2"}
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with served(start, "vllm", f"{HERE}/vllm_on_cpu", project / "vllm.log", **environment) as url:
         run = StatesRun(url=url, recheck_rows=0, timeout_s=120)
         work = stage.Job(

@@ -45,6 +45,7 @@ def open_engine(
 
         return Embedded(target, renderer, sampling, run, machine)
     from draftmill.generate.http import Http
+    from draftmill.generate.preflight import wanted
     from draftmill.generate.server import keep_in_use, leased
 
     async def urls() -> tuple[str, ...]:
@@ -59,7 +60,7 @@ def open_engine(
 
     found = run.urls or ((engine.url,) if engine.url else ())
     beat = None if found else keep_in_use
-    return Http(_wire(engine, sampling, renderer.eos_ids), urls, engine, run, target.max_seq_len, beat)
+    return Http(_wire(engine, sampling, renderer.eos_ids), urls, engine, run, wanted(target, run), beat)
 
 
 def _wire(engine: Engine, sampling: Sampling, eos_ids: tuple[int, ...]) -> Wire:

@@ -27,7 +27,7 @@ from draftmill.console import excerpt
 from draftmill.errors import BuildError, ConfigError
 from draftmill.generate.gate import Gate
 from draftmill.generate.pool import Pool, Server
-from draftmill.generate.preflight import inspect
+from draftmill.generate.preflight import Wanted, inspect
 from draftmill.generate.protocols import BadAnswer, Wire
 from draftmill.generate.request import Answer, Request, RowError
 from draftmill.generate.settings import Engine, GenerateRun
@@ -54,7 +54,7 @@ class Http:
     Args:
         urls: finds the servers when the session begins (and launches one, if that is configured).
         beat: runs while the session does; it tells a launched server's supervisor that it is in use.
-        need_len: context that the target is configured with, in tokens; a server with less is an error at once.
+        target: what each server must serve; another model or a shorter context is an error at once.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Http:
         urls: Callable[[], Awaitable[tuple[str, ...]]],
         engine: Engine,
         run: GenerateRun,
-        need_len: int,
+        target: Wanted,
         beat: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self.concurrency = run.concurrency
         self.retries: Counter[str] = Counter()
         self.requests = 0
-        self._wire, self._urls, self._engine, self._run, self._need_len = wire, urls, engine, run, need_len
+        self._wire, self._urls, self._engine, self._run, self._target = wire, urls, engine, run, target
         self._beat = beat
         self._key: str | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class Http:
             self._gate = Gate(run.concurrency)
             servers = [Server(url=url.rstrip("/"), path=self._wire.path) for url in urls]
             self._pool = Pool(servers, self._healthy, run.patience_s)
-            await inspect(self._http, self._wire, self._engine, self._pool, self._need_len)
+            await inspect(self._http, self._wire, self._engine, self._pool, self._target)
         except BaseException:
             await self._http.close()
             raise

@@ -86,19 +86,12 @@ def command(target: Target, engine: Engine, run: GenerateRun, port: int) -> list
     ]
     python = run.launch_python or sys.executable
     place = ["--host", "127.0.0.1", "--port", str(port)]
+    context = str(target.max_seq_len)
     if engine.name == "sglang":
-        head = ["-m", "sglang.launch_server", "--model-path", folder, "--context-length", str(target.max_seq_len)]
+        head = ["-m", "sglang.launch_server", "--model-path", folder, "--context-length", context]
     else:
-        head = [
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            folder,
-            "--max-model-len",
-            str(target.max_seq_len),
-        ]
-        head += ["--served-model-name", target.name]
-    return [python, *head, *dtype, *place, *run.launch_flags]
+        head = ["-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--max-model-len", context]
+    return [python, *head, "--served-model-name", target.name, *dtype, *place, *run.launch_flags]
 
 
 async def leased(target: Target, engine: Engine, run: GenerateRun) -> tuple[str, ...]:

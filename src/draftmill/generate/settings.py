@@ -107,6 +107,8 @@ class GenerateRun:
     """At most so many prompt tokens, padding included, in one batch of the engine in process."""
     urls: tuple[str, ...] = ()
     """Servers to attach to; several share the work."""
+    served_as: str | None = None
+    """The name that servers have for the target, where it is neither the target's nor its source's."""
     launch: bool = False
     """Start a server for the target (sglang, vllm) and keep it for the next dataset."""
     launch_flags: tuple[str, ...] = ()
