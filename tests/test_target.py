@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import load_target
 from families import make_target
+from tokenizers import Tokenizer, models
 
 from draftmill.config import build
 from draftmill.errors import BuildError, ConfigError
@@ -167,6 +168,29 @@ def test_bad_templates_and_ends_are_named(tiny_target: Target, tmp_path: Path) -
     ):
         with pytest.raises((ConfigError, RenderError), match=message):
             renderer(dataclasses.replace(tiny_target, **change))
+
+
+def test_the_kimi_preset_finds_its_special_tokens(tmp_path: Path) -> None:
+    """A vocabulary laid out like that of Kimi K2: 163,584 pieces, then 256 special tokens, most of them reserved."""
+    named = {163584: "[BOS]", 163585: "[EOS]", 163586: "<|im_end|>", 163587: "<|im_user|>", 163588: "<|im_assistant|>"}
+    named |= {163594: "<|im_system|>", 163601: "<|im_middle|>", 163606: "<think>", 163607: "</think>"}
+    named |= {163838: "[UNK]", 163839: "[PAD]"}
+    pieces = {f"piece{i}": i for i in range(163584)}
+    tokenizer = Tokenizer(models.WordLevel(pieces, unk_token="piece0"))
+    tokenizer.add_special_tokens([named.get(i, f"<|reserved_token_{i}|>") for i in range(163584, 163840)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (tmp_path / "config.json").write_text('{"model_type": "kimi_k25"}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 163585}')
+    template = Path(__file__).parent / "data/templates/kimi.jinja"
+    target = load_target("kimi_k25", source={"path": str(tmp_path)}, chat_template=str(template))
+    shown = renderer(target)
+    assert shown.eos_ids == (163585, 163586)
+    assert shown.encoder.id_of("<think>") == 163606 and shown.encoder.id_of("</think>") == 163607
+    assert shown.encoder.decode([target.mask_token_id]) == "<|reserved_token_163837|>"
+    (row,) = shown.rows([{"role": "user", "content": "piece7"}, {"role": "assistant", "content": "piece8"}], None)
+    ids = [i for piece in shown.encoder.encode(row.pieces(False)) for i in piece]
+    assert ids.count(163586) == 2 and ids[-1] == 163586 and 8 in ids
 
 
 @pytest.mark.parametrize(
