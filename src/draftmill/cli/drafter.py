@@ -42,8 +42,8 @@ def bench_serve(
     python: Annotated[str, typer.Option(help="the Python of the environment that has the server")] = "python",
     drafter: Annotated[Path, typer.Option(help="the exported drafter")] = Path("build/export"),
     in_flight: Annotated[str, typer.Option(help="loads, requests at a time")] = "1,8,32",
-    max_new_tokens: Annotated[int, typer.Option(help="of each answer")] = 128,
-    draft_tokens: Annotated[int, typer.Option(help="drafts a step")] = 3,
+    max_new_tokens: Annotated[int | None, typer.Option(help="of each answer; else evaluate's")] = None,
+    draft_tokens: Annotated[int | None, typer.Option(help="drafts a step; else evaluate's")] = None,
     port: Annotated[int, typer.Option()] = 8350,
     flag: Annotated[list[str] | None, typer.Option(help="a further flag of the server; repeat it")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the figures here")] = None,
@@ -63,8 +63,8 @@ def bench_serve(
         python=python,
         target=prepare(section("target", Target)).absolute(),
         port=port,
-        draft_tokens=draft_tokens,
         flags=tuple(flag or ()),
     )
     loads = [int(part) for part in in_flight.split(",")]
-    bench(started, drafter.absolute(), loads=loads, max_new_tokens=max_new_tokens, json_file=json_file)
+    limits = {"max_new_tokens": max_new_tokens, "draft_tokens": draft_tokens}
+    bench(started, drafter.absolute(), loads=loads, json_file=json_file, **limits)

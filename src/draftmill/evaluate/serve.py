@@ -1,7 +1,8 @@
 """The exported drafter in a real server: the same prompts with and without it, at several loads.
 
 An accept length alone says nothing about speed: the server's own tokens per second, with the drafter and
-without, is what a user gets. The server's accept length stands beside the one that evaluate measured.
+without, is what a user gets. The server's accept length stands beside the one that evaluate measured, and is
+counted alike: tokens of the target's passes over passes, without each answer's first token, which the prompt gave.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,8 +129,8 @@ def measure(server: Server, prompts: Sequence[Sequence[int]], in_flight: int, ma
     answers = asyncio.run(_ask_all(server, prompts, in_flight, max_new_tokens))
     seconds = time.monotonic() - began
     tokens = sum(len(ids) for ids, _ in answers)
-    passes = [count for _, count in answers if count]
-    accept = tokens / sum(passes) if passes else _accepted(before, _counters(server))
+    passes = sum(count for _, count in answers)
+    accept = (tokens - len(answers)) / passes if passes else _accepted(before, _counters(server))
     return Served(
         in_flight=in_flight, answers=[ids for ids, _ in answers], tokens=tokens, seconds=seconds, accept_length=accept
     )
@@ -223,8 +224,7 @@ def compare(
     environment: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Start the server without and then with the drafter, and measure both at every load."""
-    config = json.loads((drafter / "config.json").read_text(encoding="utf-8"))
-    algorithm = "dflash" if "dflash_config" in config else "eagle3"
+    algorithm, _ = kind_of(drafter)
     passes: list[list[Served]] = []
     for folder in (None, drafter):
         with running(server, server.command(folder, algorithm), environment or {}):
@@ -233,12 +233,30 @@ def compare(
     return Comparison(plain=passes[0], drafted=passes[1])
 
 
+def kind_of(drafter: Path) -> tuple[str, int | None]:
+    """(algorithm as servers call it, drafts a step where the drafter says how many) of an exported drafter."""
+    config = json.loads((drafter / "config.json").read_text(encoding="utf-8"))
+    return ("dflash", config["block_size"] - 1) if "dflash_config" in config else ("eagle3", None)
+
+
 def bench(
-    server: Server, drafter: Path, *, loads: Sequence[int], max_new_tokens: int, json_file: Path | None = None
+    server: Server,
+    drafter: Path,
+    *,
+    loads: Sequence[int],
+    max_new_tokens: int | None = None,
+    draft_tokens: int | None = None,
+    json_file: Path | None = None,
 ) -> None:
-    """Compare on the held-out prompts of the build and print the figures, ours beside them."""
-    prompts = read_prompts(BUILD / "blend" / "heldout.parquet", section("evaluate", Evaluate), params()["seed"])
-    found = compare(server, drafter, [one.ids for one in prompts], loads=loads, max_new_tokens=max_new_tokens)
+    """Compare on the held-out prompts of the build and print the figures, ours beside them.
+
+    Answers are as long as evaluate's and as many tokens are drafted, if nothing else is said.
+    """
+    settings = section("evaluate", Evaluate)
+    prompts = read_prompts(BUILD / "blend" / "heldout.parquet", settings, params()["seed"])
+    drafting = replace(server, draft_tokens=draft_tokens or kind_of(drafter)[1] or settings.draft_tokens)
+    limit = max_new_tokens or settings.max_new_tokens
+    found = compare(drafting, drafter, [one.ids for one in prompts], loads=loads, max_new_tokens=limit)
     for row in found.rows():
         say("  ".join(f"{name} {value}" for name, value in row.items()))
     say(f"same greedy text with and without the drafter: {found.same_text} of {len(prompts)} prompts")
