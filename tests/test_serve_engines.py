@@ -1,15 +1,15 @@
 """Exported drafters in real servers on a CPU: `make test-engines`.
 
-The drafter is trained on the target's own answers to the very prompts it is then measured on, until it knows them
+Each drafter is trained on the target's own answers to the very prompts it is then measured on, until it knows them
 half by heart: accepted more often and further than an honest one, it shows faults at every place of the chain. Every
 part is the project's own, from the states to the export.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from draftmill.config import build
 from draftmill.drafters import Drafter
 from draftmill.evaluate import Evaluate, EvaluateRun
 from draftmill.evaluate.prompts import read_prompts
-from draftmill.evaluate.serve import Server, compare
+from draftmill.evaluate.serve import Comparison, Served, Server, kind_of, measure, running
 from draftmill.evaluate.stage import evaluate
 from draftmill.export.stage import build as export
+from draftmill.hidden_states import States
 from draftmill.target import Target, load_model, prepare, renderer
 from draftmill.train import TrainRun
 from draftmill.train.stage import train
@@ -42,7 +43,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": str(THREADS),
 }
 FLAGS = ("--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "32", "--enforce-eager")
-NEW_TOKENS, EOS = 48, 2
+NEW_TOKENS, EOS, LOAD, EPOCHS = 48, 2, 8, 10.0
 SETTINGS = Evaluate(max_prompts=24, plain_prompts=1, max_new_tokens=NEW_TOKENS)
 
 
@@ -65,32 +66,61 @@ def talks(target: Target, prompts: list[str]) -> list[Talk]:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, smollm2: Target) -> Iterator[dict[str, Any]]:
-    """evaluate's figures of a drafter in build/export below the working directory."""
+def project(tmp_path_factory: pytest.TempPathFactory, smollm2: Target) -> Iterator[None]:
+    """A working directory with states and a blend."""
     if not (VLLM / ".ready").exists():
         pytest.skip(f"no {VLLM}: requirements/environments.sh makes it")
     torch.set_num_threads(THREADS)
-    settings = yaml.safe_load((ROOT / "conf/drafter/eagle3_small.yaml").read_text())
-    settings["recipe"]["epochs"] = 10.0
-    drafter = build(Drafter, settings, file="conf/drafter/eagle3_small.yaml", key="drafter")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("served"))
         patch.delenv("DRAFTMILL_KEEP", raising=False)
-        make_project(talks(smollm2, PROMPTS[: SETTINGS.max_prompts]), smollm2)
-        train(drafter, smollm2, 0, TrainRun(), "cpu")
-        export(drafter)
-        yield evaluate(SETTINGS, drafter, smollm2, 0, EvaluateRun(), "cpu")
+        states = States(for_=["eagle3", "dflash"], dtype="float32")
+        make_project(talks(smollm2, PROMPTS[: SETTINGS.max_prompts]), smollm2, states)
+        yield
 
 
-def test_vllm_accepts_what_evaluate_measured(measured: dict[str, Any], smollm2: Target) -> None:
+@pytest.fixture(scope="module")
+def vllm(smollm2: Target) -> Server:
+    return Server(kind="vllm", python=str(VLLM / "bin/python"), target=prepare(smollm2), flags=FLAGS)
+
+
+@pytest.fixture(scope="module")
+def prompts(project: None) -> list[list[int]]:
+    return [one.ids for one in read_prompts(Path("build/blend/heldout.parquet"), SETTINGS, seed=0)]
+
+
+@pytest.fixture(scope="module")
+def plain(vllm: Server, prompts: list[list[int]]) -> Served:
+    """The answers of vLLM without a drafter."""
+    with running(vllm, vllm.command(None), ENVIRONMENT):
+        return measure(vllm, prompts, LOAD, NEW_TOKENS)
+
+
+def trained(kind: str, target: Target) -> dict[str, Any]:
+    """Train, export and evaluate; evaluate's figures."""
+    file = ROOT / f"conf/drafter/{kind}_small.yaml"
+    settings = yaml.safe_load(file.read_text())
+    settings["recipe"]["epochs"] = EPOCHS
+    drafter = build(Drafter, settings, file=str(file), key="drafter")
+    train(drafter, target, 0, TrainRun(), "cpu")
+    export(drafter)
+    return evaluate(SETTINGS, drafter, target, 0, EvaluateRun(), "cpu")
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_vllm_accepts_what_evaluate_measured(
+    kind: str, project: None, vllm: Server, prompts: list[list[int]], plain: Served, smollm2: Target
+) -> None:
     """The same greedy text with and without the drafter on all prompts, and the accept length within 5 %."""
-    prompts = [one.ids for one in read_prompts(Path("build/blend/heldout.parquet"), SETTINGS, seed=0)]
-    server = Server(kind="vllm", python=str(VLLM / "bin/python"), target=prepare(smollm2), flags=FLAGS)
-    found = compare(
-        server, Path("build/export").absolute(), prompts, loads=(8,), max_new_tokens=NEW_TOKENS, environment=ENVIRONMENT
-    )
-    print(f"\nvLLM: {json.dumps(found.rows())}, same text {found.same_text} of {len(prompts)}")
-    print(f"evaluate: {measured['accept_length']}, by place {measured['acceptance']}")
+    ours = trained(kind, smollm2)
+    folder = Path("build/export").absolute()
+    drafts = kind_of(folder)[1] or SETTINGS.draft_tokens
+    server = replace(vllm, draft_tokens=drafts)
+    with running(server, server.command(folder, kind), ENVIRONMENT):
+        drafted = measure(server, prompts, LOAD, NEW_TOKENS)
+    found = Comparison(plain=[plain], drafted=[drafted])
+    print(f"\n{kind}: vLLM {found.rows()}, same text {found.same_text} of {len(prompts)}")
+    print(f"{kind}: evaluate {ours['accept_length']}, by place {ours['acceptance']}")
     assert len(prompts) >= 20 and found.same_text == len(prompts)
-    assert measured["accept_length"] > 1.3
-    assert found.drafted[0].accept_length == pytest.approx(measured["accept_length"], rel=0.05)
+    assert ours["accept_length"] > 1.3
+    assert drafted.accept_length == pytest.approx(ours["accept_length"], rel=0.05)
