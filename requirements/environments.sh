@@ -19,9 +19,6 @@ fi
 if [ ! -e .deps/sglang/.ready ]; then
     rm -rf .deps/sglang
     .deps/vllm/bin/pip install --quiet --no-deps --target .deps/sglang --requirement requirements/sglang-cpu.txt
-    # The real torchvision does not import beside this torch; text models only ask for its names at import.
-    mkdir -p .deps/sglang/torchvision
-    cp requirements/torchvision_stub.py .deps/sglang/torchvision/__init__.py
     touch .deps/sglang/.ready
 fi
 
