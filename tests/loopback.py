@@ -65,11 +65,12 @@ class Loopback:
         longest: int = 40,
         eos: int = EOS,
         info_path: str = "/model_info",
+        list_status: int = 200,
     ) -> None:
         self._faults, self._port, self._delay_s, self._key = faults, port, delay_s, key
         self._models, self._context, self._speaks = models, context, speaks
         self._chat, self._provider, self._longest = chat, provider, longest
-        self._eos, self._info_path = eos, info_path
+        self._eos, self._info_path, self._list_status = eos, info_path, list_status
         self.requests = self.in_flight = self.most_in_flight = self._count = 0
         self.asked: Counter[str] = Counter()
         self.served: Counter[str] = Counter()
@@ -126,7 +127,7 @@ class Loopback:
 
     async def _list(self, request: web.Request) -> web.Response:
         data = [{"id": name, "max_model_len": self._context} for name in self._models]
-        return self._refused(request) or web.json_response({"object": "list", "data": data})
+        return self._refused(request) or web.json_response({"object": "list", "data": data}, status=self._list_status)
 
     def _refused(self, request: web.Request) -> web.Response | None:
         given = request.headers.get("Authorization", "")

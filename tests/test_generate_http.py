@@ -264,6 +264,13 @@ def test_a_server_of_another_model_is_known_before_the_first_question(name: str,
             assert several.bodies[0]["model"] == "/models/tiny"
 
 
+def test_a_chat_endpoint_whose_list_of_models_is_broken_is_asked_all_the_same(tmp_path: Path) -> None:
+    with Loopback(list_status=500) as server:
+        assert Asked(tmp_path, "openai", [server.url], count=3).go().counts == {"asked": 3}
+    with Loopback(list_status=503) as server, pytest.raises(BuildError, match="no server answers"):
+        Asked(tmp_path, "openai", [server.url], count=30).go()
+
+
 def test_names_by_which_servers_know_the_target() -> None:
     hub = Target(name="qwen3-8b-chat", source=ModelSource(hub="Qwen/Qwen3-8B"), max_seq_len=512)
     found = wanted(hub, GenerateRun())

@@ -27,7 +27,7 @@ from draftmill.console import excerpt
 from draftmill.errors import BuildError, ConfigError
 from draftmill.generate.gate import Gate
 from draftmill.generate.pool import Pool, Server
-from draftmill.generate.preflight import Wanted, inspect
+from draftmill.generate.preflight import ABSENT, TIMEOUT, Wanted, inspect
 from draftmill.generate.protocols import BadAnswer, Wire
 from draftmill.generate.request import Answer, Request, RowError
 from draftmill.generate.settings import Engine, GenerateRun
@@ -236,9 +236,8 @@ class Http:
 
     async def _healthy(self, server: Server) -> bool:
         try:
-            timeout = aiohttp.ClientTimeout(total=10)
-            async with self._http.get(server.url + self._wire.looks[0], timeout=timeout) as response:
-                return response.status < 500
+            async with self._http.get(server.url + self._wire.looks[0], timeout=TIMEOUT) as response:
+                return response.status not in ABSENT
         except (TimeoutError, aiohttp.ClientError, OSError):
             return False
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from draftmill.target import Target
 
 TIMEOUT = aiohttp.ClientTimeout(total=10)
+# What a proxy says of a server that is not there, and a server that still loads. A 500 is there: `transformers serve`
+# gives it for its list of models where the hub's cache is missing, and answers questions all the same.
+ABSENT = (502, 503, 504)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +73,7 @@ async def _look(http: aiohttp.ClientSession, wire: Wire, engine: Engine, server:
             return False
         if status != 404:
             break
-    if status >= 500:
+    if status in ABSENT:
         return False
     if status in (401, 403):
         raise BuildError(
