@@ -7,9 +7,12 @@ part is the project's own, from the states to the export.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +37,24 @@ from draftmill.train.stage import train
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
 
-VLLM = ROOT / ".deps" / "vllm"
+DEPS = ROOT / ".deps"
+PYTHON = DEPS / "vllm/bin/python"
 THREADS = len(os.sched_getaffinity(0))
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "2",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": str(THREADS),
+OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(THREADS)}
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", **OFFLINE}
+SGLANG = {
+    "PYTHONPATH": f"{ROOT}/tests/sglang_on_cpu:{DEPS}/sglang",
+    "TRITON_INTERPRET": "1",
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+    **OFFLINE,
 }
+SGLANG_FLAGS = (
+    "--device", "cpu", "--dtype", "float32", "--attention-backend", "triton", "--sampling-backend", "pytorch",
+    "--disable-cuda-graph", "--disable-radix-cache", "--mem-fraction-static", "0.2", "--max-total-tokens", "8192",
+    "--context-length", "2048", "--skip-server-warmup", "--watchdog-timeout", "3600",
+)  # fmt: skip
 FLAGS = ("--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "32", "--enforce-eager")
-NEW_TOKENS, EOS, LOAD, EPOCHS = 48, 2, 8, 10.0
+NEW_TOKENS, FEW, EOS, LOAD, EPOCHS = 48, 10, 2, 8, 10.0
 SETTINGS = Evaluate(max_prompts=24, plain_prompts=1, max_new_tokens=NEW_TOKENS)
 
 
@@ -68,8 +79,8 @@ def talks(target: Target, prompts: list[str]) -> list[Talk]:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, smollm2: Target) -> Iterator[None]:
     """A working directory with states and a blend."""
-    if not (VLLM / ".ready").exists():
-        pytest.skip(f"no {VLLM}: requirements/environments.sh makes it")
+    if not (DEPS / "vllm/.ready").exists():
+        pytest.skip("no .deps/vllm: requirements/environments.sh makes it")
     torch.set_num_threads(THREADS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("served"))
@@ -81,7 +92,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, smollm2: Target) -> Iterat
 
 @pytest.fixture(scope="module")
 def vllm(smollm2: Target) -> Server:
-    return Server(kind="vllm", python=str(VLLM / "bin/python"), target=prepare(smollm2), flags=FLAGS)
+    return Server(kind="vllm", python=str(PYTHON), target=prepare(smollm2), flags=FLAGS)
 
 
 @pytest.fixture(scope="module")
@@ -96,26 +107,33 @@ def plain(vllm: Server, prompts: list[list[int]]) -> Served:
         return measure(vllm, prompts, LOAD, NEW_TOKENS)
 
 
-def trained(kind: str, target: Target) -> dict[str, Any]:
-    """Train, export and evaluate; evaluate's figures."""
-    file = ROOT / f"conf/drafter/{kind}_small.yaml"
-    settings = yaml.safe_load(file.read_text())
-    settings["recipe"]["epochs"] = EPOCHS
-    drafter = build(Drafter, settings, file=str(file), key="drafter")
-    train(drafter, target, 0, TrainRun(), "cpu")
-    export(drafter)
-    return evaluate(SETTINGS, drafter, target, 0, EvaluateRun(), "cpu")
+@pytest.fixture(scope="module")
+def drafters(project: None, smollm2: Target) -> Callable[[str], tuple[Path, dict[str, Any]]]:
+    """Kind -> a drafter's exported folder, and what evaluate measured; trained when it is first asked for."""
+
+    @cache
+    def trained(kind: str) -> tuple[Path, dict[str, Any]]:
+        file = ROOT / f"conf/drafter/{kind}_small.yaml"
+        settings = yaml.safe_load(file.read_text())
+        settings["recipe"]["epochs"] = EPOCHS
+        drafter = build(Drafter, settings, file=str(file), key="drafter")
+        train(drafter, smollm2, 0, TrainRun(), "cpu")
+        export(drafter)
+        figures = evaluate(SETTINGS, drafter, smollm2, 0, EvaluateRun(), "cpu")
+        examples = Path("build/evaluate/examples.jsonl").read_text().splitlines()
+        figures["steps"] = [json.loads(line)["steps"] for line in examples]
+        return Path(shutil.copytree("build/export", kind)).absolute(), figures
+
+    return trained
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_vllm_accepts_what_evaluate_measured(
-    kind: str, project: None, vllm: Server, prompts: list[list[int]], plain: Served, smollm2: Target
+    kind: str, drafters: Any, vllm: Server, prompts: list[list[int]], plain: Served
 ) -> None:
     """The same greedy text with and without the drafter on all prompts, and the accept length within 5 %."""
-    ours = trained(kind, smollm2)
-    folder = Path("build/export").absolute()
-    drafts = kind_of(folder)[1] or SETTINGS.draft_tokens
-    server = replace(vllm, draft_tokens=drafts)
+    folder, ours = drafters(kind)
+    server = replace(vllm, draft_tokens=kind_of(folder)[1] or SETTINGS.draft_tokens)
     with running(server, server.command(folder, kind), ENVIRONMENT):
         drafted = measure(server, prompts, LOAD, NEW_TOKENS)
     found = Comparison(plain=[plain], drafted=[drafted])
@@ -124,3 +142,20 @@ def test_vllm_accepts_what_evaluate_measured(
     assert len(prompts) >= 20 and found.same_text == len(prompts)
     assert ours["accept_length"] > 1.3
     assert drafted.accept_length == pytest.approx(ours["accept_length"], rel=0.05)
+
+
+def test_sglang_takes_as_many_steps_as_evaluate(
+    drafters: Any, prompts: list[list[int]], plain: Served, smollm2: Target
+) -> None:
+    """One prompt and a few tokens: a step in Triton's interpreter takes many seconds."""
+    if not (DEPS / "sglang/.ready").exists():
+        pytest.skip("no .deps/sglang: requirements/environments.sh makes it")
+    folder, ours = drafters("eagle3")
+    server = Server(kind="sglang", python=str(PYTHON), target=prepare(smollm2), flags=SGLANG_FLAGS)
+    with running(server, server.command(folder), SGLANG):
+        (answer,) = (served := measure(server, prompts[:1], 1, FEW)).answers
+    steps = ours["steps"][0]
+    passes = next(count for count in range(1, len(steps)) if 1 + sum(steps[:count]) >= FEW)
+    print(f"\nSGLang: {FEW} tokens in {passes} steps, {served.seconds:.0f} s")
+    assert answer == plain.answers[0][:FEW] and max(steps[:passes]) > 1
+    assert served.accept_length == (FEW - 1) / passes
