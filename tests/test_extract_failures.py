@@ -120,6 +120,37 @@ def test_an_unknown_role_lists_every_label(tmp_path: Path) -> None:
     assert len(extract(tmp_path, f"{{{T}, roles: {{judge: drop, critic: drop}}}}", *some, checked=True).messages) == 31
 
 
+@pytest.mark.parametrize(
+    ("role", "parts"),
+    [
+        ({"name": "user", "id": "u7"}, ["role gives an object", "it holds: {'name': 'user'", "write  role: role.name"]),
+        (["user"], ["role gives a list", "write  role: role[0]"]),
+        ([["user"]], ["role gives a list", "point it at the text"]),
+    ],
+)
+def test_a_label_that_is_no_text(tmp_path: Path, role: object, parts: list[str]) -> None:
+    made = [{"t": [{"role": role, "content": f"q{i}"}]} for i in range(5)]
+    found = failure(tmp_path, T, *made)
+    expect(found, "schema.turns.role", *parts)
+    if "write  role: " in found:
+        path = found.partition("write  role: ")[2].split()[0]
+        assert len(extract(tmp_path, f"turns: {{each: t, role: '{path}'}}", *made, checked=True).messages) == 5
+
+
+@pytest.mark.parametrize("label", ["no", "a: b", "1", "[x]", "user, too", "true", "#x", "'", "wise one"])
+def test_the_roles_to_add_are_yaml(tmp_path: Path, label: str) -> None:
+    made = [{"t": chat(("user", f"q{i}"), (label, "a"))} for i in range(5)]
+    found = failure(tmp_path, T, *made)
+    written = found.partition("add  roles: ")[2].partition("}")[0].replace("…", "drop") + "}"
+    assert extract(tmp_path, f"{{{T}, roles: {written}}}", *made, checked=True).conversations[0][0] == ("user", "q0")
+
+
+def test_the_most_telling_path_is_named_first(tmp_path: Path) -> None:
+    schema = "{turns: {each: tt, role: rle}, id: uid, group: issue, tools: tols, meta: {a: b}}"
+    expect(failure(tmp_path, schema, *rows()), "schema.turns.each")
+    expect(failure(tmp_path, schema.replace("tt", "t"), *rows()), "schema.turns.role")
+
+
 def test_no_rule_of_a_role_holds(tmp_path: Path) -> None:
     schema = "turns: {each: t, role: {\"@.role == 'human'\": user}}"
     expect(failure(tmp_path, schema, *rows()), "schema.turns.role", "else: drop")

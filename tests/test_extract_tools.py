@@ -253,6 +253,26 @@ def test_nulls_that_arrow_filled_in_are_pruned(tmp_path: Path) -> None:
     assert [made["function"]["arguments"] for made in got.messages[0][1]["tool_calls"]] == [{"x": 1}, {"y": "2"}]
 
 
+def test_nulls_are_pruned_in_joined_rows_too(tmp_path: Path) -> None:
+    def partner(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        calls = [{"name": name, "arguments": arguments}]
+        return {"id": name, "kind": "b", "said": [{"role": "assistant", "content": None, "tool_calls": calls}]}
+
+    asked = [{"id": name, "kind": "a", "ask": [{"role": "user", "content": name}], "said": None} for name in "fg"]
+    schema = """
+        turns: [{each: ask}, {each: other.said}]
+        keep: full
+        join: {rows: "@.kind == 'b'", on: id, as: other}"""
+    made = [*asked, partner("f", {"x": 1}), partner("g", {"y": 0.7})]
+    got = extract(tmp_path, schema, *made, suffix=".parquet")
+    assert [row[1]["tool_calls"][0]["function"]["arguments"] for row in got.messages] == [{"x": 1}, {"y": 0.7}]
+
+
+def test_texts_that_json_cannot_say_are_a_reject(tmp_path: Path) -> None:
+    half = {"t": chat(("user", "q")), "tools": "[{'name': 'f', 'description': '\\ud800'}]"}
+    assert extract(tmp_path, TURNS + ", tools: tools}", half).rejects == {"cannot_encode": 1}
+
+
 def test_nulls_from_json_are_kept(tmp_path: Path) -> None:
     spec = {"name": "f", "parameters": {"default": None}}
     assert (

@@ -326,7 +326,7 @@ def test_the_argument_is_a_file_or_an_id_of_the_hub(project: Path) -> None:
         hub="owner/name.v1", config="default", split="train"
     )
     for text in ("missing/file.jsonl", "nothing", "a/b/c"):
-        with pytest.raises(UsageError, match="no such file"):
+        with pytest.raises(DataError, match="no such file"):
             find_source(text)
     with pytest.raises(UsageError, match="dataset of the Hub"):
         find_source("a.jsonl", split="train")

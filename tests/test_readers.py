@@ -199,6 +199,9 @@ def test_bad_lines_are_counted_and_placed(tmp_path: Path) -> None:
         b'{"a": 1e999}',
         b'{"a": "\\ud800"}',
         b"[" * 3000,
+        b'{"a": ' + b"[" * 3000 + b"]" * 3000 + b"}",
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": ' + b"9" * 400 + b"}",
         b"7",
     ]
     found = list(read(Source(files=str(write(tmp_path / "a.jsonl", b"\n".join(lines))))))
@@ -211,11 +214,22 @@ def test_bad_lines_are_counted_and_placed(tmp_path: Path) -> None:
         (7, "not_json"),
         (8, "not_json"),
         (9, {"a": None, "b": [None, None], "c": "NaN"}),
-        (10, "not_json"),
+        (10, "number_too_large"),
         (11, "not_json"),
-        (12, "not_json"),
-        (13, 7),
+        (12, "nested_too_deep"),
+        (13, "nested_too_deep"),
+        (14, "number_too_large"),
+        (15, {"a": int("9" * 400)}),
+        (16, 7),
     ]
+
+
+def test_numbers_of_array_elements_that_python_cannot_hold(tmp_path: Path) -> None:
+    elements = (f'{{"a": {number}}}' for number in ("1", "1e999", "9" * 5000, "9" * 400, "2"))
+    found = [
+        getattr(value, "reason", value) for value in values(write(tmp_path / "a.json", f"[{', '.join(elements)}]"))
+    ]
+    assert found == [{"a": 1}, "number_too_large", "number_too_large", {"a": int("9" * 400)}, {"a": 2}]
 
 
 def test_a_reject_holds_nothing_of_the_row(tmp_path: Path) -> None:
@@ -255,7 +269,10 @@ def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("a.json", b'[{"a": 1}, {"a": 2}', "after element 2"),
         ("a.json", b'[{"a": 1} {"a": 2}]', "after element 1"),
         ("a.json", b'[{"a": 1}] {"a": 2}', "more after the JSON array"),
-        ("a.json", b"[" * 100_000, "element 1"),
+        ("a.json", b"[" * 100_000, "element 1 of the JSON array is nested too deep"),
+        ("a.jsonl.gz", b'{"a": 1}\n{"a": 2}\n', "is named .gz but is not packed at all"),
+        ("a.jsonl.gz", zstandard.compress(b'{"a": 1}\n'), "name it by what it is, such as a.jsonl.zst"),
+        ("a.jsonl.gz", b"<!doctype html>", "HTML page"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 999, mtime=0)[:-20], "ends in the middle"),
         ("a.jsonl.zst", zstandard.compress(b'{"a": 1}\n' * 999)[:-5], "ends in the middle"),
         ("a.jsonl.gz", gzip.compress(random.Random(0).randbytes(9000), mtime=0)[:4000] + b"\0" * 900, ".gz file"),
@@ -277,7 +294,7 @@ def test_elements_that_are_not_utf8(tmp_path: Path) -> None:
     assert (second, third) == ({"a": "é"}, {"a": "😀"})
     text = '[{"a": "\\ud83d"}, {"a": "\\uD83D\\uDE00"}, {"a": 1e999}, {"a": NaN}, {"a": 1e99}]'
     first, *middle, last = values(write(tmp_path / "b.json", text))
-    assert first.reason == middle[1].reason == "not_json"
+    assert (first.reason, middle[1].reason) == ("not_json", "number_too_large")
     assert [middle[0], middle[2], last] == [{"a": "😀"}, {"a": None}, {"a": 1e99}]
 
 

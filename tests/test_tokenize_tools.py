@@ -53,7 +53,10 @@ def test_export_leaves_out_rows_without_anything_to_train(project: Project) -> N
 def test_export_says_what_is_missing(project: Project) -> None:
     with pytest.raises(BuildError, match="nothing is tokenized yet"):
         invoke("export-tokens")
-    with pytest.raises(BuildError, match="dvc repro tokenize@other"):
+    Path("params.yaml").write_text("datasets: {d: {}}")
+    with pytest.raises(BuildError, match="dvc repro tokenize@d"):
+        invoke("export-tokens", "d")
+    with pytest.raises(UsageError, match="no dataset 'other'"):
         invoke("export-tokens", "other")
     with pytest.raises(UsageError, match="no format 'csv'"):
         invoke("export-tokens", "d", "--format", "csv")

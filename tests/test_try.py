@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,6 +125,7 @@ def test_it_fails_as_the_stage_would(project: Path, run: Run) -> None:
         ("bad.yaml", "source: {files: a.jsonl\n", 1, "not valid YAML"),
         ("bad.yaml", "- a\n", 1, "is not a map"),
         ("bad.yaml", "schema: {prompt: x}\n", 1, "`source` is required"),
+        ("nothere.yaml", None, 1, "no such file"),
         ("bad.yaml", "source: {files: no.jsonl}\nschema: {prompt: x}\n", 1, "no such file"),
         ("bad.yaml", "source: {files: a.jsonl}\nschema: {prompt: 'x['}\n", 1, "at character"),
     ],
@@ -135,3 +137,58 @@ def test_mistakes_are_one_message(project: Path, run: Run, name: str, text: str 
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration of this project, in a folder of the test's own."""
+    root = Path(__file__).parents[1]
+    shutil.copytree(root / "conf", tmp_path / "conf")
+    shutil.copy(root / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["try", "nosuch"],
+        ["pin", "nosuch"],
+        ["show", "nosuch"],
+        ["answer", "nosuch"],
+        ["audit", "nosuch"],
+        ["export-tokens", "nosuch"],
+    ],
+)
+def test_an_unknown_dataset_is_wrong_use_everywhere(
+    checkout: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    code, said = ended(command, monkeypatch, capsys)
+    assert code == 2
+    assert "nosuch" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["try", "nosuch.yaml"],
+        ["try", "sharegpt", "--files", "no.jsonl"],
+        ["path", "a", "no.json"],
+        ["inspect", "no.json"],
+    ],
+)
+def test_a_missing_file_is_a_data_error_everywhere(
+    checkout: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    code, said = ended(command, monkeypatch, capsys)
+    assert code == 1
+    assert "no such file" in said and command[-1] in said
+
+
+def ended(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[object, str]:
+    """The exit code of a command, and what it said of an error."""
+    monkeypatch.setattr(sys, "argv", ["draftmill", *command])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code, capsys.readouterr().err

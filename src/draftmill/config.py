@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from draftmill.errors import ConfigError, did_you_mean
+from draftmill.errors import ConfigError, UsageError, did_you_mean
 from draftmill.workspace import PARAMS
 
 T = TypeVar("T")
@@ -55,6 +55,15 @@ def section(key: str, cls: type[T], path: Path = PARAMS) -> T:
             raise ConfigError(f"no '{part}' here", file=path, key=key, fix=fix)
         value = value[part]
     return build(cls, value, file=str(path), key=key)
+
+
+def declared(dataset: str) -> dict[str, Any]:
+    """What params.yaml has of a dataset that was named by a person. Raises UsageError with the nearest name."""
+    datasets: dict[str, Any] = params().get("datasets") or {}
+    if dataset not in datasets:
+        raise UsageError(f"no dataset '{dataset}'", file=PARAMS, fix=did_you_mean(dataset, datasets))
+    found: dict[str, Any] = datasets[dataset]
+    return found
 
 
 def build(cls: type[T], value: object, *, file: str, key: str) -> T:

@@ -74,10 +74,11 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def parquet_writer(path: Path, schema: pa.Schema, **options: Any) -> Iterator[Any]:
-    """A pyarrow ParquetWriter (zstd, and its other `options`) whose file appears at `path` on success."""
+    """A pyarrow ParquetWriter (zstd, unless `options` say otherwise) whose file appears at `path` on success."""
     import pyarrow.parquet as pq
 
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd", **options) as writer:
+    options = {"compression": "zstd", **options}
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
         yield writer
 
 

@@ -14,7 +14,8 @@ from draftmill.errors import guard
 
 HELP = """Turn many datasets into the drafter that makes one target model decode faster.
 
-`dvc repro` builds; these commands look, check and prepare. Exit codes: 0 done, 1 a build or data error, 2 wrong use."""
+`dvc repro` builds; these commands look, check and prepare. Exit codes: 0 done, 1 a build or data error, 2 wrong
+use (an unknown name included), 130 interrupted."""
 
 
 def application() -> typer.Typer:

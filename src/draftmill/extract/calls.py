@@ -19,9 +19,9 @@ CallsOf = Callable[[Any, Work], list[Message]]
 def calls_of(shape: Shape | None) -> CallsOf:
     """A function from a turn to its calls in the common form. It raises Rejected for what is no call."""
     if shape is None:
-        return lambda turn, work: _known(turn.get("tool_calls"), work)
+        return lambda turn, work: known_calls(turn.get("tool_calls"), work)
     if not shape.fields:
-        return lambda turn, work: [call for found in shape.each(turn) for call in _known(found, work)]
+        return lambda turn, work: [call for found in shape.each(turn) for call in known_calls(found, work)]
     return lambda turn, work: [_foreign(item, shape.fields, work) for item in spread(shape.each(turn))]
 
 
@@ -36,7 +36,8 @@ def spread(matches: list[Any]) -> list[Any]:
     return found
 
 
-def _known(value: Any, work: Work) -> list[Message]:
+def known_calls(value: Any, work: Work) -> list[Message]:
+    """The calls of a turn that has them in a known form: a list, one call, or JSON texts. Raises Rejected."""
     if not value:
         return []
     return [_call(item, work) for item in (value if type(value) is list else [value]) if item is not None]
@@ -45,10 +46,10 @@ def _known(value: Any, work: Work) -> list[Message]:
 def _call(item: Any, work: Work) -> Message:
     if type(item) is str:
         item = parsed(item, work, "bad_tool_call")
-    function = item.get("function") if type(item) is dict else None
+    if type(item) is not dict:
+        raise Rejected("bad_tool_call", f"a {type(item).__name__} where a call was expected")
+    function = item.get("function")
     inner = function if type(function) is dict else item
-    if type(inner) is not dict:
-        raise Rejected("bad_tool_call", f"a {type(inner).__name__} where a call was expected")
     arguments = inner["arguments"] if "arguments" in inner else inner.get("parameters")
     return make(inner.get("name"), arguments, item.get("id"), work)
 
@@ -67,18 +68,17 @@ def make(name: Any, arguments: Any, call_id: Any, work: Work) -> Message:
         raise Rejected("bad_tool_call", "a call without a name")
     if type(arguments) is str:
         arguments = _object(arguments)
-    call: Message = {"id": call_id} if type(call_id) is str and call_id else {}
     function = {"name": name, "arguments": {} if arguments is None else arguments}
-    return {**call, "type": "function", "function": function}
+    if type(call_id) is str and call_id:
+        return {"id": call_id, "type": "function", "function": function}
+    return {"type": "function", "function": function}
 
 
 def _object(text: str) -> Any:
-    if not text.strip():
-        return {}
     try:
         value = loads(text)
     except (ValueError, RecursionError):
-        return text
+        return text if text.strip() else {}
     return value if type(value) is dict else text
 
 
@@ -95,7 +95,7 @@ def parsed(text: str, work: Work, reason: str) -> Any:
 def call_from_text(text: str, work: Work) -> list[Message]:
     """The calls in the text of a `function_call` turn; none if it holds no call (counted)."""
     try:
-        return _known(parsed(text, work, "bad_tool_call"), work)
+        return known_calls(parsed(text, work, "bad_tool_call"), work)
     except Rejected:
         work.notes["function_call_as_text"] += 1
         return []
@@ -110,13 +110,14 @@ def pair(messages: list[Message], orphan: str, work: Work) -> list[Message]:
     waiting: list[tuple[str, bool]] = []  # (id, whether we gave it)
     made, kept = 0, []
     for message in messages:
-        for call in message.get("tool_calls", ()):
-            given = "id" not in call
-            if given:
-                made += 1
-                call["id"] = f"call_{made}"
-            waiting.append((call["id"], given))
-        if message["role"] == "tool" and not _answer(message, waiting):
+        if "tool_calls" in message:
+            for call in message["tool_calls"]:
+                given = "id" not in call
+                if given:
+                    made += 1
+                    call["id"] = f"call_{made}"
+                waiting.append((call["id"], given))
+        elif message["role"] == "tool" and not _answer(message, waiting):
             if not message["content"]:
                 work.notes["empty_turns"] += 1
                 continue

@@ -36,22 +36,25 @@ class Probe:
 
 
 def probes(schema: Schema) -> list[Probe]:
-    """The probes of a schema; alternatives count as one, and so do texts that stand in for one another."""
-    found = [Probe(paths, _row) for paths in _row_paths(schema)]
+    """The probes of a schema, the most telling first: turns, then what they are made of, then the rest of the row.
+
+    Alternatives count as one, and so do texts that stand in for one another.
+    """
+    found = [Probe(block.each, _row) for block in schema.blocks if block.each]
     for block in schema.blocks:
         elements = elements_of(block)
         found += [Probe(paths, elements, block) for paths in _turn_paths(block)]
     if schema.flag:
         found.append(Probe(schema.flag, lambda row: [e for block in schema.blocks for e in elements_of(block)(row)]))
-    return found
+    return found + [Probe(paths, _row) for paths in _other_paths(schema)]
 
 
 def _row(row: Any) -> list[Any]:
     return [row]
 
 
-def _row_paths(schema: Schema) -> Iterator[Paths]:
-    yield from (block.each for block in schema.blocks if block.each)
+def _other_paths(schema: Schema) -> Iterator[Paths]:
+    """The paths from the row that are not to turns."""
     yield from schema.decode
     if schema.system and schema.system.paths:
         yield schema.system.paths
@@ -91,7 +94,7 @@ def columns(schema: Schema) -> frozenset[str] | None:
 
 
 def _columns(schema: Schema) -> Iterator[frozenset[str] | None]:
-    for paths in _row_paths(schema):
+    for paths in (*(block.each for block in schema.blocks if block.each), *_other_paths(schema)):
         yield from (path.columns for path in paths.options)
     if schema.where:
         yield schema.where.columns

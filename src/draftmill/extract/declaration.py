@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from draftmill.config import build, params
-from draftmill.errors import ConfigError, did_you_mean
+from draftmill.config import build, declared, params
 from draftmill.extract.parsing import parse
 from draftmill.extract.schema import Context, Schema
 from draftmill.extract.source import Source
@@ -25,12 +24,8 @@ class Declaration:
 
 
 def load(name: str) -> Declaration:
-    """The declaration of a dataset in params.yaml. Raises ConfigError."""
-    composed = params()
-    datasets = composed.get("datasets") or {}
-    if name not in datasets:
-        raise ConfigError(f"no dataset '{name}'", file="params.yaml", key="datasets", fix=did_you_mean(name, datasets))
-    return from_map(name, datasets[name], f"conf/dataset/{name}.yaml", composed.get("source_mode") or "real")
+    """The declaration of a dataset in params.yaml. Raises UsageError for an unknown name, ConfigError."""
+    return from_map(name, declared(name), f"conf/dataset/{name}.yaml", params().get("source_mode") or "real")
 
 
 def from_map(name: str, raw: Mapping[str, Any], file: str, mode: str) -> Declaration:

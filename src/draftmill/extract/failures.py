@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 200
 MIN_ROWS_FOR_SAME = 20
 NEVER_MATCHED = "matched nothing"
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w .-]*(?<! )")
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 REASONS = {
     "prompt_is_a_list": "the prompt path gives a list: write `[*]` after it to take each of its elements",
@@ -50,7 +54,13 @@ REASONS = {
     "cannot_encode": "a text holds half a character (a lone surrogate), or an object is nested too deep to be written",
     "orphan_tool": "a tool result has no call before it: `orphan_tool: keep` keeps such rows",
 }
-"""What each reason of a reject means, and what to do; the readers' own reasons explain themselves."""
+"""What each reason of a reject means, and what to do."""
+UNREADABLE = {
+    "nested_too_deep": "objects or lists stand within one another a thousand deep: no conversation does",
+    "number_too_large": "a number is too large for a double: write it as text",
+    "line_too_long": "a line has no end: the file is no JSON Lines",
+}
+"""The same for what the readers refuse; their other reasons mean a damaged file."""
 
 
 def check(outcome: Outcome, declaration: Declaration) -> None:
@@ -118,16 +128,40 @@ def _unknown_roles(declaration: Declaration) -> DataError:
             for element in elements(row):
                 label, known = find(element)
                 labels[label] += 1
-                if not known:
-                    unknown[label] += 1
-                    key = f"{block.key}.role" if block.role.rules else "roles"
-    guesses = ", ".join(f"{label}: {_guess(label, schema.roles)}" for label, _ in unknown.most_common(8))
+                if known:
+                    continue
+                if block.role.path and type(held := block.role.path.one(element)) in (list, dict):
+                    return _label_is_no_text(declaration, block, held)
+                unknown[label] += 1
+                key = f"{block.key}.role" if block.role.rules else "roles"
+    guesses = ", ".join(f"{_as_key(label)}: {_guess(label, schema.roles)}" for label, _ in unknown.most_common(8))
     fix = f"add  roles: {{{guesses}}}  (each one of {', '.join(TARGET_ROLES)})"
     if key != "roles":
         fix = "add a filter for these turns, or  else: drop"
     names = ", ".join(f"'{excerpt(name, 40)}'" for name, _ in unknown.most_common(5))
     message = f"{declaration.name}: no role is declared for the label{'s' * (len(unknown) > 1)} {names}"
     return _failed(declaration, key, message, f"labels seen: {_counts(labels, 30)}", fix)
+
+
+def _label_is_no_text(declaration: Declaration, block: Block, held: Any) -> DataError:
+    """The error for `role` that leads to a list or an object, with the way to a text in it."""
+    assert block.role.path is not None
+    path, schema = block.role.path.options[0].text, declaration.schema
+    kind = "a list" if type(held) is list else "an object"
+    inside = dict(enumerate(held)) if type(held) is list else held
+    labels = [key for key, value in inside.items() if type(value) is str]
+    known = [key for key in labels if inside[key] in schema.roles]
+    fix = "point it at the text that names the speaker"
+    if found := known or labels:
+        step = f"[{found[0]}]" if type(held) is list else f".{found[0]}" if str(found[0]).isidentifier() else ""
+        fix = f"write  role: {path}{step}" if step else fix
+    message = f"{declaration.name}: {path} gives {kind}, where the label of a speaker is text"
+    return _failed(declaration, f"{block.key}.role", message, f"it holds: {excerpt(str(held), 100)}", fix)
+
+
+def _as_key(label: str) -> str:
+    """A label as a key of a YAML map in braces: quoted where it would be read as something else."""
+    return label if _PLAIN_KEY.fullmatch(label) and label.lower() not in _YAML_WORDS else json.dumps(label)
 
 
 def _guess(label: str, known: Mapping[str, str]) -> str:
@@ -216,7 +250,7 @@ def _check_yield(outcome: Outcome, declaration: Declaration) -> None:
         f"{outcome.rejects.total()} of {outcome.rows - outcome.filtered.total()} rows rejected"
     )
     advice = _decode_advice(declaration) if reason == "turn_is_a_string" else None
-    advice = advice or REASONS.get(reason, "the file is damaged or of another kind")
+    advice = advice or (REASONS | UNREADABLE).get(reason, "the file is damaged or of another kind")
     fix = (
         f"{advice}; or, if these rows may go,  expect: {{yield: {_floor(outcome.yield_)}}}" if outcome.kept else advice
     )
@@ -243,7 +277,7 @@ def _check_same(outcome: Outcome, declaration: Declaration) -> None:
     if schema.dedup is not None or fit < MIN_ROWS_FOR_SAME or outcome.max_same <= schema.expect.max_same:
         return
     run, row = outcome.reduced.example
-    conversation = loads(outcome.reduced.runs[run].row(row)["conversation"])
+    conversation = loads(outcome.reduced.runs.row(run, row)["conversation"])
     text = next((excerpt(turn["content"], 100) for turn in conversation if turn["role"] == "user"), "")
     key = "prompt" if schema.is_prompt else "turns"
     message = (

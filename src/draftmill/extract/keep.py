@@ -12,6 +12,9 @@ Cuts = list[tuple[str, "int | list[int]"]]
 """(suffix for the row's id, how many messages are kept or their positions), one for each row that comes out."""
 
 
+_QUESTION: Cuts = [("", 1)]
+
+
 def cutter(keep: Keep) -> Callable[[list[Message], bytes], Cuts]:
     """A function from messages (with at least one user turn) and the row's content hash to its cuts.
 
@@ -21,17 +24,20 @@ def cutter(keep: Keep) -> Callable[[list[Message], bytes], Cuts]:
     if rule == "steps":
         return lambda messages, content: _steps(messages, content, count)
     if rule == "first_user":
-        return lambda messages, content: [("", _first_user(messages))]
+        return lambda messages, content: _QUESTION if messages[0]["role"] == "user" else [("", _first_user(messages))]
     if rule == "to_last_user":
         return lambda messages, content: [("", _last_user(messages))]
     end = _ENDS[rule]
     return lambda messages, content: [("", end(messages, count))]
 
 
-def _first_user(messages: list[Message]) -> list[int]:
+def _first_user(messages: list[Message]) -> int | list[int]:
     """The system turns before it, and the first user turn."""
-    first = next(i for i, message in enumerate(messages) if message["role"] == "user")
-    return [i for i in range(first) if messages[i]["role"] == "system"] + [first]
+    first = 0
+    while messages[first]["role"] != "user":
+        first += 1
+    systems = [i for i in range(first) if messages[i]["role"] == "system"]
+    return first + 1 if len(systems) == first else [*systems, first]
 
 
 def _users(messages: list[Message], count: int) -> int:

@@ -14,68 +14,62 @@ from xxhash import xxh3_128_digest as digest
 
 from draftmill.extract.keep import cutter
 from draftmill.extract.literals import dumps
-from draftmill.extract.outcome import Candidates, Message, Rejected
+from draftmill.extract.outcome import Candidates, Message
 from draftmill.extract.schema import Paths, Schema
 
+# What stands around the text of a conversation that is one user turn.
+_BEFORE, _AFTER = len(b'[{"role":"user","content":"'), -len(b'"}]')
 Finish = Callable[[Any, list[Message], "bytes | None", Candidates], None]
-_USER_START, _USER_END = len(b'{"role":"user","content":"'), len(b'"}')
 
 
 def finisher(schema: Schema) -> Finish:
-    """The closure that cuts a conversation and appends what is kept. It raises Rejected."""
+    """The closure that cuts a conversation and appends what is kept. It raises Rejected, and Unwritable."""
     cut, key_of, meta_of = cutter(schema.keep), _dedup_key(schema), _meta(schema)
     find_group = _values(schema.group, schema, "group") if schema.group else None
     find_id, by_steps = schema.id, schema.keep[0] == "steps"
 
     def finish(row: Any, messages: list[Message], tools: bytes | None, out: Candidates) -> None:
-        encoded = _encoded(messages)
-        whole = b",".join(encoded)
-        content = digest(whole + tools if tools else whole)
+        whole = _encoded(messages)
+        content = _content(whole, tools)
         row_id = content.hex() if find_id is None else (_id(find_id, row) or content.hex())
         own_group = find_group(row) if find_group else None
         if by_steps and own_group is None:
-            own_group = digest(_users(messages, encoded) + (tools or b""))
-        meta = meta_of(row)
+            own_group = digest(_users(messages, whole) + (tools or b""))
+        meta = meta_of(row) if meta_of else None
         for suffix, places in cut(messages, content):
-            if isinstance(places, int):
-                chosen, kept = messages[:places], encoded[:places]
+            if places == len(messages):
+                kept, conversation = messages, whole
             else:
-                chosen, kept = [messages[i] for i in places], [encoded[i] for i in places]
-            users = _users(chosen, kept)
+                kept = messages[:places] if type(places) is int else [messages[i] for i in places]  # type: ignore[union-attr]
+                conversation = _encoded(kept)
+            users = _users(kept, conversation)
             dedup = key_of(row, users, tools, suffix)
-            out.ids.append(row_id + suffix)
-            out.contents.append(content)
-            out.dedups.append(dedup)
-            out.groups.append(own_group or dedup or content)
-            out.conversations.append(conversation := b"[" + b",".join(kept) + b"]")
-            out.tools.append(tools)
-            out.metas.append(meta)
-            out.users.append(users)
-            out.size += len(conversation) + len(tools or b"")
+            group = own_group or dedup or content
+            out.rows.append((row_id + suffix, content, dedup, group, conversation, tools, meta, users))
+            out.size += len(conversation)
+            if tools:
+                out.size += len(tools)
 
     return finish
 
 
-def _encoded(messages: list[Message]) -> list[bytes]:
+def _content(whole: bytes, tools: bytes | None) -> bytes:
+    """The hash of the messages, without the brackets around them, and the tools."""
+    return digest(whole[1:-1] + tools if tools else whole[1:-1])
+
+
+def _encoded(messages: list[Message]) -> bytes:
     try:
-        return [orjson.dumps(message) for message in messages]
+        return orjson.dumps(messages)
     except TypeError:
-        pass
-    try:
-        return [dumps(message) for message in messages]  # whole numbers over 64 bits
-    except ValueError as error:
-        raise Rejected("cannot_encode", str(error)) from None
+        return b"[" + b",".join(map(dumps, messages)) + b"]"  # whole numbers over 64 bits
 
 
-def _users(messages: list[Message], encoded: list[bytes]) -> bytes:
-    """The texts of the user turns as JSON writes them, one after the other."""
-    return b"\n".join(
-        [
-            text[_USER_START:-_USER_END] if len(message) == 2 else orjson.dumps(message["content"])[1:-1]
-            for message, text in zip(messages, encoded)  # noqa: B905 - the inner loop
-            if message["role"] == "user"
-        ]
-    )
+def _users(messages: list[Message], encoded: bytes) -> bytes:
+    """The texts of the user turns as JSON writes them, one after the other. `encoded`: the JSON of the messages."""
+    if len(messages) == 1 and len(messages[0]) == 2:
+        return encoded[_BEFORE:_AFTER]
+    return b"\n".join([orjson.dumps(message["content"])[1:-1] for message in messages if message["role"] == "user"])
 
 
 def _id(paths: Paths, row: Any) -> str | None:
@@ -102,7 +96,7 @@ def _dedup_key(schema: Schema) -> Callable[[Any, bytes, bytes | None, str], byte
     if schema.dedup == ():
         return lambda row, users, tools, suffix: None
     if schema.dedup is None:
-        return lambda row, users, tools, suffix: digest(b"\0".join((users, tools or b"", suffix.encode())))
+        return lambda row, users, tools, suffix: digest(users + b"\0" + (tools or b"") + b"\0" + suffix.encode())
     find = _values(schema.dedup, schema, "dedup")
 
     def key(row: Any, users: bytes, tools: bytes | None, suffix: str) -> bytes | None:
@@ -112,8 +106,8 @@ def _dedup_key(schema: Schema) -> Callable[[Any, bytes, bytes | None, str], byte
     return key
 
 
-def _meta(schema: Schema) -> Callable[[Any], bytes | None]:
+def _meta(schema: Schema) -> Callable[[Any], bytes] | None:
     if not schema.meta:
-        return lambda row: None
+        return None
     paths = dict(schema.meta)
     return lambda row: dumps({name: path.one(row) for name, path in paths.items()})

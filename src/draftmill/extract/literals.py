@@ -18,24 +18,30 @@ _LONG_RUN = b"0" * 19
 _OPENING, _CLOSING = frozenset("[{("), frozenset("]})")
 
 
+class Unwritable(ValueError):
+    """A value that JSON cannot say."""
+
+
 def loads(text: str) -> Any:
     """The value of a JSON text, whole numbers exact at any length. Raises ValueError."""
     data = text.encode()
-    if _LONG_RUN in data.translate(_DIGITS_ALIKE):  # orjson makes a float of what does not fit 64 bits
+    if len(data) > len(_LONG_RUN) and _LONG_RUN in data.translate(
+        _DIGITS_ALIKE
+    ):  # orjson makes a float of what does not fit 64 bits
         return json.loads(data)
     return orjson.loads(data)
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as compact JSON. Raises ValueError for what JSON cannot say (half a character, nesting without end)."""
+    """`value` as compact JSON. Raises Unwritable for what JSON cannot say (half a character, nesting without end)."""
     try:
         return orjson.dumps(value)
     except TypeError:
         # Integers over 64 bits, or a real fault, which the next lines report.
         try:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        except (TypeError, RecursionError, UnicodeEncodeError) as error:
-            raise ValueError(f"cannot be written as JSON: {error}") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Unwritable(f"cannot be written as JSON: {error}") from None
 
 
 def parse(text: str) -> tuple[Any, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from draftmill.console import excerpt
 from draftmill.extract.coverage import Probe, probes
 from draftmill.extract.outcome import Candidates, Rejected, UnknownRole, Work
-from draftmill.extract.readers import BLANK, Chunk, ChunkReader, Reject
+from draftmill.extract.readers import Blank, Chunk, ChunkReader, Reject
 from draftmill.extract.relate import Relations
 from draftmill.extract.rows import Engine
 from draftmill.extract.schema import Schema
@@ -39,8 +40,7 @@ class Part:
     notes: Counter[str] = field(default_factory=Counter)
     unseen: frozenset[str] = frozenset()
     """Keys of declared paths that have matched nothing yet."""
-    runs: list[tuple[Run, int]] = field(default_factory=list)
-    """(run, its rows)."""
+    runs: list[Run] = field(default_factory=list)
 
 
 class Mapper:
@@ -74,11 +74,11 @@ class Mapper:
                     rows, limit = rows[:limit], max(0, limit - len(rows))
                 self._rows(number, first, rows, part, work, candidates, rejects)
                 if candidates.size >= RUN_BYTES:
-                    self._flush(number, part, candidates)
+                    self._flush(part, candidates)
                     candidates = Candidates()
                 if limit == 0:
                     break
-        self._flush(number, part, candidates)
+        self._flush(part, candidates)
         part.lines, part.notes = reader.count, work.notes
         part.unseen = frozenset(probe.key for probe in self.unseen)
         return part
@@ -87,44 +87,39 @@ class Mapper:
         self, number: int, first: int, rows: list[Any], part: Part, work: Work, candidates: Candidates, rejects: TextIO
     ) -> None:
         """Work on rows that begin at line `first` of the chunk."""
+        prepare, convert, relations = self.engine.prepare, self.engine.convert, self.relations
+        passed, before = 0, len(candidates.rows)
         for line, row in enumerate(rows, first):
-            if row is BLANK:
+            if type(row) is Blank:
                 continue
             part.rows += 1
-            if type(row) is Reject:
-                self._reject(line, None, Rejected(row.reason, row.detail), part, rejects)
-                continue
             try:
-                passed = self._row(number, line, row, part, work, candidates)
+                if type(row) is Reject:
+                    raise Rejected(row.reason, row.detail)
+                dropped = prepare(row, work)
+                if dropped is None and relations and not relations.is_last(number, line, row):
+                    dropped = "last_of"
+                if dropped is not None:
+                    part.filtered[dropped] += 1
+                    continue
+                convert(row, work, candidates)
+                passed += 1
             except Rejected as rejected:
-                passed = True
                 self._reject(line, row, rejected, part, rejects)
-            if passed and self.unseen:
+                if type(row) is Reject:
+                    continue
+            if self.unseen:
                 self.unseen = [probe for probe in self.unseen if not probe(row)]
+        part.rows += len(candidates.rows) - before - passed  # `steps` makes several of one
 
-    def _row(self, number: int, line: int, row: Any, part: Part, work: Work, candidates: Candidates) -> bool:
-        """Whether the row passed all filters."""
-        dropped = self.engine.prepare(row, work)
-        if dropped is None and self.relations and not self.relations.is_last(number, line, row):
-            dropped = "last_of"
-        if dropped is not None:
-            part.filtered[dropped] += 1
-            return False
-        before = len(candidates.ids)
-        self.engine.convert(row, work, candidates)
-        part.rows += len(candidates.ids) - before - 1
-        return True
-
-    def _flush(self, number: int, part: Part, candidates: Candidates) -> None:
-        if not candidates.ids:
+    def _flush(self, part: Part, candidates: Candidates) -> None:
+        if not candidates.rows:
             return
-        from draftmill.extract.runs import Run, table_of
+        from draftmill.extract.runs import Run
 
-        run = Run(table_of(candidates))
+        run = Run.of(candidates)
         self.memory -= run.nbytes
-        if self.memory < 0:
-            run = run.spilled(self.folder / f"{number}.{len(part.runs)}.arrow")
-        part.runs.append((run, len(candidates.ids)))
+        part.runs.append(run if self.memory >= 0 else run.spilled(self.folder / f"{os.getpid()}.runs"))
 
     def _reject(self, line: int, row: Any, rejected: Rejected, part: Part, rejects: TextIO) -> None:
         """Count a reject and write its line: where the row is, why, and an excerpt of its declared text only."""
@@ -135,7 +130,7 @@ class Mapper:
         entry: dict[str, Any] = {"line": line, "reason": reason}
         if isinstance(rejected, UnknownRole):
             entry["label"] = excerpt(rejected.detail)
-        if row is not None:
+        if type(row) is not Reject:
             if self.schema.id and (row_id := self.schema.id.one(row)) is not None:
                 entry["id"] = excerpt(str(row_id), 200)
             entry["excerpt"] = excerpt(first_text(self.schema, row), 120)

@@ -37,21 +37,18 @@ class Work:
     notes: Counter[str] = field(default_factory=Counter)
 
 
+Candidate = tuple[str, bytes, "bytes | None", bytes, bytes, "bytes | None", "bytes | None", bytes]
+"""A row that fits: id, content, dedup, group, conversation, tools, meta, users.
+
+`content`: 16 bytes, the hash of the conversation before `keep`, and the tools; `dedup` (or None) and `group`:
+16 bytes; `users`: the JSON of the user turns that are kept, for the signature. The rest is as written.
+"""
+
+
 @dataclass(slots=True)
 class Candidates:
-    """Rows that fit, column by column: kept, unless one turns out to be a duplicate.
+    """Rows that fit: kept, unless one turns out to be a duplicate."""
 
-    `contents`: 16 bytes, the hash of the conversation before `keep`, and the tools; `dedups`: 16 bytes or
-    None; `users`: the JSON of the user turns that are kept, for the signature. The rest is as written.
-    """
-
-    ids: list[str] = field(default_factory=list)
-    contents: list[bytes] = field(default_factory=list)
-    dedups: list[bytes | None] = field(default_factory=list)
-    groups: list[bytes] = field(default_factory=list)
-    conversations: list[bytes] = field(default_factory=list)
-    tools: list[bytes | None] = field(default_factory=list)
-    metas: list[bytes | None] = field(default_factory=list)
-    users: list[bytes] = field(default_factory=list)
+    rows: list[Candidate] = field(default_factory=list)
     size: int = 0
     """Bytes of the conversations and tools."""

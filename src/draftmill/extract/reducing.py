@@ -6,17 +6,17 @@ Keys are looked at in buckets by duplicate key, so that memory does not grow wit
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from draftmill.extract.runs import KEYS, Run
+from draftmill.extract.runs import Run, Runs
 
 BUCKET_ROWS = 150_000
 Words = npt.NDArray[np.uint64]
@@ -26,7 +26,7 @@ Words = npt.NDArray[np.uint64]
 class Reduced:
     """What stays of the runs."""
 
-    runs: Sequence[Run]
+    runs: Runs
     alive: list[npt.NDArray[np.bool_]]
     """For each run, which of its rows stay."""
     duplicates: int = 0
@@ -41,47 +41,61 @@ class Reduced:
         return sum(int(alive.sum()) for alive in self.alive)
 
 
-def reduce(runs: Sequence[Run], counts: Sequence[int], duplicates: Path) -> Reduced:
-    """Find duplicates; their lines of rejects.jsonl go to the file `duplicates`. `counts`: rows of each run."""
-    reduced = Reduced(runs, [np.ones(count, bool) for count in counts])
-    buckets = 1 + sum(counts) // BUCKET_ROWS
+def reduce(runs: Sequence[Run], duplicates: Path) -> Reduced:
+    """Find duplicates; their lines of rejects.jsonl go to the file `duplicates`."""
+    reduced = Reduced(Runs(runs), [np.ones(run.rows, bool) for run in runs])
+    buckets = 1 + sum(run.rows for run in runs) // BUCKET_ROWS
     with open(duplicates, "w", encoding="utf-8") as file:
         for bucket in range(buckets):
-            keys = [_keys(run.select(KEYS), number, bucket, buckets) for number, run in enumerate(runs)]
-            if any(map(len, keys)):
-                _reduce(pa.concat_tables(keys).combine_chunks(), reduced, file)
+            _reduce(list(_repeated(reduced, bucket, buckets)), reduced, file)
     return reduced
 
 
-def _keys(table: pa.Table, run: int, bucket: int, buckets: int) -> pa.Table:
-    """The rows of a run whose duplicate key falls into a bucket, with run and row."""
-    places = pa.array(np.arange(len(table)))
-    table = table.append_column("row", places).append_column("run", pa.array(np.full(len(table), run)))
-    table = table.filter(pc.is_valid(table["dedup"]))
-    if buckets == 1:
-        return table
-    top = _words(table["dedup"])[1] >> np.uint64(48)
-    return table.filter(pa.array(top * np.uint64(buckets) >> np.uint64(16) == bucket))
+def _repeated(reduced: Reduced, bucket: int, buckets: int) -> Iterator[pa.Table]:
+    """The keys, with run and row, of the rows of a bucket whose duplicate key may stand in another row too."""
+    found = [_bucket(reduced.runs.keys(run)["dedup"], bucket, buckets) for run in reduced.runs.runs]
+    tops = np.sort(np.concatenate([top for _, top in found])) if found else np.zeros(0, np.uint64)
+    reduced.most_frequent = max(reduced.most_frequent, int(len(tops) > 0))
+    twice = tops[1:][tops[1:] == tops[:-1]]
+    if not len(twice):
+        return
+    for number, (rows, top) in enumerate(found):
+        rows = rows[np.isin(top, twice)]
+        keys = pa.table(reduced.runs.keys(reduced.runs.runs[number]).take(pa.array(rows)))
+        yield keys.append_column("row", pa.array(rows)).append_column("run", pa.array(np.full(len(rows), number)))
 
 
-def _words(hashes: Any) -> tuple[Words, Words]:
-    """The halves of 16-byte hashes, the less significant one first, as lexsort wants its keys."""
-    data = b"".join(hashes.to_pylist())
-    words = np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)
-    return words[:, 1], words[:, 0]
+def _bucket(dedup: pa.Array, bucket: int, buckets: int) -> tuple[npt.NDArray[np.int64], Words]:
+    """(rows, first words) of the duplicate keys that fall into a bucket."""
+    chosen = dedup.is_valid().to_numpy(zero_copy_only=False)
+    top = _words(dedup)[0] if chosen.any() else np.zeros(len(dedup), np.uint64)
+    if buckets > 1:
+        chosen &= (top >> np.uint64(48)) * np.uint64(buckets) >> np.uint64(16) == bucket
+    return np.flatnonzero(chosen), top[chosen]
 
 
-def _reduce(keys: pa.Table, reduced: Reduced, file: Any) -> None:
-    dedup = _words(keys["dedup"])
+def _words(hashes: pa.Array) -> tuple[Words, Words]:
+    """The halves of 16-byte hashes, anything for null."""
+    data = np.frombuffer(hashes.buffers()[1], ">u8").reshape(-1, 2)[hashes.offset :][: len(hashes)]
+    return data[:, 0].astype(np.uint64), data[:, 1].astype(np.uint64)
+
+
+def _reduce(tables: list[pa.Table], reduced: Reduced, file: IO[str]) -> None:
+    if not tables:
+        return
+    keys = pa.concat_tables(tables).combine_chunks()
+    columns: dict[str, Any] = {name: keys[name].combine_chunks() for name in keys.column_names}
+    high, low = _words(columns["dedup"])
+    content_high, content_low = _words(columns["content"])
     # Rows of one content and tie that differ in their id are ordered by it.
-    ids = pc.rank(keys["id"].combine_chunks(), tiebreaker="dense").to_numpy(zero_copy_only=False)
-    order = np.lexsort((keys["tie"].to_numpy(), ids, *_words(keys["content"]), *dedup))
-    low, high = (half[order] for half in dedup)
+    ids = pc.rank(columns["id"], tiebreaker="dense").to_numpy(zero_copy_only=False)
+    order = np.lexsort((columns["tie"].to_numpy(), ids, content_low, content_high, low, high))
+    high, low = high[order], low[order]
     same = np.zeros(len(order), bool)
     same[1:] = (low[1:] == low[:-1]) & (high[1:] == high[:-1])
     first = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
     frequency = np.bincount(first)
-    run, row = keys["run"].to_numpy(), keys["row"].to_numpy()
+    run, row = columns["run"].to_numpy(), columns["row"].to_numpy()
     if (most := int(frequency.max())) > reduced.most_frequent:
         example = order[frequency.argmax()]
         reduced.most_frequent, reduced.example = most, (int(run[example]), int(row[example]))
@@ -89,6 +103,6 @@ def _reduce(keys: pa.Table, reduced: Reduced, file: Any) -> None:
     reduced.duplicates += len(dropped)
     for number, alive in enumerate(reduced.alive):
         alive[row[dropped][run[dropped] == number]] = False
-    names, kept = (keys["id"].take(pa.array(places)).to_pylist() for places in (dropped, order[first[same]]))
+    names, kept = (columns["id"].take(pa.array(places)).to_pylist() for places in (dropped, order[first[same]]))
     for name, other in zip(names, kept, strict=True):
         file.write(json.dumps({"reason": "duplicate", "id": name, "of": other}, ensure_ascii=False) + "\n")

@@ -14,7 +14,7 @@ from typing import Any
 from draftmill.extract.literals import dumps, loads
 from draftmill.extract.outcome import Rejected, Work
 from draftmill.extract.readers import Chunk, ChunkReader, Reject
-from draftmill.extract.rows import decoder, join_key, selector
+from draftmill.extract.rows import decoder, join_key, pruner, selector
 from draftmill.extract.schema import Schema
 
 _TABLES = """
@@ -61,12 +61,14 @@ def relate(schema: Schema, chunks: Sequence[Chunk], file: Path) -> None:
 
 
 def _read(schema: Schema, number: int, chunk: Chunk, database: sqlite3.Connection) -> None:
-    decode, join, work = decoder(schema), schema.join, Work(arrow=chunk.arrow)
+    decode, prune, join, work = decoder(schema), pruner(schema), schema.join, Work(arrow=chunk.arrow)
     # Whether a row has a partner is not known yet: every row counts as joined here.
     drops = selector(schema, lambda key: {})
     for line, row in ChunkReader(chunk):
         if isinstance(row, Reject):
             continue
+        if join and work.arrow:
+            prune({join.name: row})  # as a partner, seen from the row that it is joined to
         try:
             decode(row, work)
         except Rejected:

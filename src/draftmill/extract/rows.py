@@ -11,16 +11,15 @@ from typing import Any
 
 from draftmill.extract import calls
 from draftmill.extract.keys import finisher
-from draftmill.extract.literals import dumps, prune
+from draftmill.extract.literals import Unwritable, dumps, prune
 from draftmill.extract.outcome import Candidates, Message, Rejected, Work
-from draftmill.extract.schema import Join, Paths, Schema, System, Where
+from draftmill.extract.schema import Join, Paths, Schema, Shape, System, Where
 from draftmill.extract.texts import blank, to_text
 from draftmill.extract.tools import tools_of
 from draftmill.extract.turns import builder, elements_of
-from draftmill.paths import Path, compile
+from draftmill.paths import Path
 
 Partner = Callable[[str], Any]
-CALLS = (compile("tool_calls"),)
 
 
 class Engine:
@@ -31,19 +30,25 @@ class Engine:
 
     def __init__(self, schema: Schema, partner: Partner | None = None) -> None:
         self._prune, self._decode, self._select = pruner(schema), decoder(schema), selector(schema, partner)
+        self._plain = not schema.decode and schema.where is None and schema.join is None
         self._converse, self._finish = conversation_of(schema), finisher(schema)
 
     def prepare(self, row: Any, work: Work) -> str | None:
         """Decode, filter and join, in place; the name of the filter that dropped the row, or None. Raises Rejected."""
         if work.arrow:
             self._prune(row)
+        if self._plain:
+            return None
         self._decode(row, work)
         return self._select(row)
 
     def convert(self, row: Any, work: Work, candidates: Candidates) -> None:
         """Append what comes out of a prepared row: one candidate, or several by `keep: {steps: n}`. Raises Rejected."""
-        messages, tools = self._converse(row, work)
-        self._finish(row, messages, tools, candidates)
+        try:
+            messages, tools = self._converse(row, work)
+            self._finish(row, messages, tools, candidates)
+        except Unwritable as error:
+            raise Rejected("cannot_encode", str(error)) from None
 
 
 # -- before the turns -----------------------------------------------------------------------------
@@ -52,19 +57,33 @@ class Engine:
 def pruner(schema: Schema) -> Callable[[Any], None]:
     """Takes the nulls that Arrow filled in out of tool specs and calls; texts that hold JSON are not decoded yet."""
     specs = schema.tools.shape.each.options if schema.tools and schema.tools.shape else ()
-    blocks = [
-        (elements_of(block), block.tool_calls.each.options if block.tool_calls else CALLS) for block in schema.blocks
-    ]
+    blocks = [(elements_of(block), _calls_pruner(block.tool_calls)) for block in schema.blocks if not block.plain]
 
     def strip(row: Any) -> None:
         for path in specs:
             path.replace(row, prune)
-        for elements, calls_paths in blocks:
+        for elements, strip_calls in blocks:
             for element in elements(row):
-                for path in calls_paths:
-                    path.replace(element, prune)
+                strip_calls(element)
 
     return strip
+
+
+def _calls_pruner(shape: Shape | None) -> Callable[[Any], None]:
+    if shape is not None:
+        paths = shape.each.options
+
+        def by_paths(element: Any) -> None:
+            for path in paths:
+                path.replace(element, prune)
+
+        return by_paths
+
+    def by_member(element: Any) -> None:
+        if type(element) is dict and element.get("tool_calls"):
+            element["tool_calls"] = prune(element["tool_calls"])
+
+    return by_member
 
 
 def decoder(schema: Schema) -> Callable[[Any, Work], None]:
@@ -147,24 +166,25 @@ def conversation_of(schema: Schema) -> Callable[[Any, Work], tuple[list[Message]
         messages: list[Message] = []
         for add in build:
             add(row, messages, work)
-        place_system(row, messages)
-        specs = find_tools(row, messages, work) if find_tools else None
+        if place_system:
+            place_system(row, messages)
+        tools = find_tools(row, messages, work) if find_tools else None
         if drop_system:
             messages = [message for message in messages if message["role"] != "system"]
         if work.calls:
             messages = calls.pair(messages, orphan, work)
         for message in messages:
             if message["role"] == "user":
-                return messages, dumps(specs) if specs else None
+                return messages, tools
         raise Rejected("no_user_turn")
 
     return converse
 
 
-def _system(schema: Schema) -> Callable[[Any, list[Message]], None]:
+def _system(schema: Schema) -> Callable[[Any, list[Message]], None] | None:
     system, is_blank = schema.system, blank(schema.empty)
     if system is None or system.drop:
-        return lambda row, messages: None
+        return None
 
     def place(row: Any, messages: list[Message]) -> None:
         if all(message["role"] != "system" for message in messages):

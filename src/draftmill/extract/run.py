@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from draftmill.config import params
 from draftmill.console import progress, say
 from draftmill.errors import DataError, DraftmillError
-from draftmill.extract.coverage import columns
+from draftmill.extract.coverage import columns, probes
 from draftmill.extract.declaration import Declaration, load
 from draftmill.extract.mapping import Mapper, Part
 from draftmill.extract.readers import Chunk, chunks
@@ -93,8 +93,11 @@ class Outcome:
         return self.reduced.most_frequent / fit if fit else 0.0
 
     def unseen(self) -> list[str]:
-        """Keys of declared paths that matched nothing in any part."""
-        return sorted(frozenset.intersection(*(part.unseen for part in self.parts))) if self.parts else []
+        """Keys of declared paths that matched nothing in any part, the most telling first."""
+        if not self.parts:
+            return []
+        everywhere = frozenset.intersection(*(part.unseen for part in self.parts))
+        return [probe.key for probe in probes(self.schema) if probe.key in everywhere]
 
 
 def run(dataset: str) -> None:
@@ -149,9 +152,9 @@ def collected(
                 shown.advance(part.rows)
         from draftmill.extract.reducing import reduce
 
-        found = [run for part in parts for run in part.runs]
-        reduced = reduce([run for run, _ in found], [count for _, count in found], folder / "duplicates.jsonl")
-        yield Outcome(schema, parts, reduced, folder)
+        reduced = reduce([run for part in parts for run in part.runs], folder / "duplicates.jsonl")
+        with closing(reduced.runs):
+            yield Outcome(schema, parts, reduced, folder)
 
 
 @contextmanager

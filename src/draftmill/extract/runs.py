@@ -1,17 +1,18 @@
-"""Runs: tables of candidates, in memory while there are few, else in files, sorted by id.
+"""Runs: batches of candidates, in memory while there are few, else in files, sorted by id.
 
-A run is read twice: its keys (content, dedup, tie) to find duplicates, then its rows from the lowest id to the
-highest, a stretch at a time, merged with the others. So memory stays the same whatever the number of rows.
+A run is read twice: its keys to find duplicates, then its rows from the lowest id to the highest, a stretch at a
+time, merged with the others. So memory stays the same whatever the number of rows.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
@@ -20,7 +21,6 @@ from draftmill.extract.outcome import Candidates
 from draftmill.extract.signature import SIZE, signatures
 
 HASH = pa.binary(16)
-KEYS = ("id", "content", "dedup", "tie")
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -35,104 +35,115 @@ SCHEMA = pa.schema(
     ]
 )
 """`tie` orders rows of equal id and content; rows equal in that too are written alike."""
-BATCH_BYTES = 1 << 16
-SAMPLE = 64
-"""One of so many ids is looked at to divide a dataset into stretches."""
+KEYS = ("id", "content", "dedup", "tie")
+KEYS_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEYS])
+PIECE_BYTES = 1 << 16
 
 
-def table_of(candidates: Candidates) -> pa.Table:
-    """Candidates as a table of SCHEMA, in their own order."""
-    packed = signatures(candidates.users).astype("<u4").tobytes()
-    ties = [
-        xxh3_64_intdigest(group + (meta or b""))
-        for group, meta in zip(candidates.groups, candidates.metas, strict=True)
+def batch_of(candidates: Candidates) -> pa.RecordBatch:
+    """Candidates as a batch of SCHEMA, in their own order."""
+    ids, contents, dedups, groups, conversations, tools, metas, users = zip(*candidates.rows, strict=True)
+    packed = pa.py_buffer(np.ascontiguousarray(signatures(users), "<u4"))
+    ties = [xxh3_64_intdigest(group + (meta or b"")) for group, meta in zip(groups, metas, strict=True)]
+    columns = [
+        pa.array(ids, pa.string()),
+        _text(conversations),
+        _text(tools),
+        pa.array(groups, HASH),
+        pa.array(dedups, HASH),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(SIZE), len(ids), [None, packed]),
+        _text(metas),
+        pa.array(contents, HASH),
+        pa.array(ties, pa.uint64()),
     ]
-    columns: dict[str, Sequence[Any]] = {
-        "id": candidates.ids,
-        "conversation": candidates.conversations,
-        "tools": candidates.tools,
-        "group": candidates.groups,
-        "dedup": candidates.dedups,
-        "signature": [packed[at : at + SIZE] for at in range(0, len(packed), SIZE)],
-        "meta": candidates.metas,
-        "content": candidates.contents,
-        "tie": ties,
-    }
-    return pa.table([_array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+    return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The JSON texts come as bytes that are known to be UTF-8: they need not be checked again."""
-    if kind == pa.string() and not any(type(value) is str for value in values[:1]):
-        return pa.array(values, pa.binary()).view(kind)
-    return pa.array(values, kind)
+def _text(values: Sequence[bytes | None]) -> pa.Array:
+    """JSON comes as bytes that are known to be UTF-8: they need not be checked again."""
+    return pa.array(values, pa.binary()).view(pa.string())
 
 
+Place = tuple[int, int]
+"""Where something is in a file: start and length."""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """A table of candidates, in memory (in the order of the source) or in a file (in the order of ids)."""
+    """A batch of candidates: in memory, in the order of the source, or in a file, in the order of ids.
 
-    def __init__(self, table: pa.Table | None, path: Path | None = None) -> None:
-        self.table, self.path = table, path
-        self.nbytes: int = path.stat().st_size if path else table.nbytes if table else 0
+    In the file the keys of all rows come first, then the rows in pieces.
+    """
+
+    rows: int
+    nbytes: int
+    batch: pa.RecordBatch | None
+    file: Path | None = None
+    keys: Place = (0, 0)
+    pieces: tuple[Place, ...] = ()
+
+    @staticmethod
+    def of(candidates: Candidates) -> Run:
+        """A run in memory."""
+        batch = batch_of(candidates)
+        return Run(len(batch), batch.nbytes, batch)
 
     def spilled(self, path: Path) -> Run:
-        """The same run with its rows in a file."""
-        assert self.table is not None
-        table = self.table.take(pc.sort_indices(self.table["id"])).combine_chunks()
-        rows = max(1, BATCH_BYTES * len(table) // max(1, table.nbytes))
-        with pa.ipc.new_file(path, SCHEMA) as writer:
-            writer.write_table(table, max_chunksize=rows)
-        pa.default_memory_pool().release_unused()
-        return Run(None, path)
-
-    def select(self, columns: Sequence[str]) -> pa.Table:
-        """Some columns of all rows."""
-        if self.table is not None:
-            return self.table.select(columns)
-        fields = sorted(SCHEMA.get_field_index(name) for name in columns)
-        with pa.OSFile(str(self.path)) as file:
-            return (
-                pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all().select(columns)
-            )
-
-    def row(self, place: int) -> dict[str, Any]:
-        """One row as plain values."""
-        found: dict[str, Any] = self.select(SCHEMA.names).slice(place, 1).to_pylist()[0]
-        return found
+        """The same run at the end of a file."""
+        assert self.batch is not None
+        batch, _ = ordered(self.batch)
+        step = max(1, PIECE_BYTES * self.rows // max(1, self.nbytes))
+        with open(path, "ab") as file:
+            keys = _append(file, batch.select(KEYS))
+            pieces = tuple(_append(file, batch.slice(start, step)) for start in range(0, self.rows, step))
+        return Run(self.rows, self.nbytes, None, path, keys, pieces)
 
 
-class Stream:
-    """The rows of a run that are alive, from the lowest id to the highest, taken in stretches."""
+def _append(file: IO[bytes], batch: pa.RecordBatch) -> Place:
+    data = batch.serialize()
+    start = file.tell()
+    file.write(data)
+    return start, data.size
 
-    def __init__(self, run: Run, alive: npt.NDArray[np.bool_]) -> None:
-        self._file = None if run.path is None else pa.OSFile(str(run.path))
-        if self._file is not None:
-            reader = pa.ipc.open_file(self._file)
-            self._batches: Iterator[pa.RecordBatch] = map(reader.get_batch, range(reader.num_record_batches))
-        else:
-            assert run.table is not None
-            order = pc.sort_indices(run.table["id"])
-            self._batches, alive = iter(run.table.take(order).to_batches()), alive[order.to_numpy()]
-        self._alive, self._place = alive, 0
-        self._batch: pa.RecordBatch | None = next(self._batches, None)
 
-    def below(self, limit: str | None) -> list[pa.RecordBatch]:
-        """The next rows, those with ids lower than `limit` (None: all the rest)."""
-        found = []
-        while self._batch is not None:
-            batch = self._batch
-            count = len(batch) if limit is None else pc.sum(pc.less(batch["id"], limit)).as_py() or 0
-            if count:
-                mask = pa.array(self._alive[self._place : self._place + count])
-                found.append(batch.slice(0, count).filter(mask))
-                self._place += count
-            if count < len(batch):
-                self._batch = batch.slice(count)
-                break
-            self._batch = next(self._batches, None)
-        return found
+def ordered(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
+    """The batch in the order of its ids, and for each of its rows the place where it was."""
+    order = pc.sort_indices(batch["id"])
+    return batch.take(order), order.to_numpy()
+
+
+class Runs:
+    """The runs of a dataset, read from where they are."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs, self.nbytes = runs, sum(run.nbytes for run in runs)
+        paths = {run.file for run in runs if run.file}
+        self._files = {path: open(path, "rb") for path in paths}  # noqa: SIM115 - `close` closes them
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def keys(self, run: Run) -> pa.RecordBatch:
+        """The keys of all rows, in the order that they are kept in."""
+        return run.batch.select(KEYS) if run.batch else self._read(run, run.keys, KEYS_SCHEMA)
+
+    def pieces(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """The rows, in the order that they are kept in."""
+        return iter([run.batch]) if run.batch else (self._read(run, place, SCHEMA) for place in run.pieces)
+
+    def _read(self, run: Run, place: Place, schema: pa.Schema) -> pa.RecordBatch:
+        assert run.file is not None
+        start, length = place
+        data = os.pread(self._files[run.file].fileno(), length, start)
+        return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+
+    def row(self, number: int, place: int) -> dict[str, Any]:
+        """One row of a run as plain values."""
+        for piece in self.pieces(self.runs[number]):
+            if place < len(piece):
+                found: dict[str, Any] = piece.slice(place, 1).to_pylist()[0]
+                return found
+            place -= len(piece)
+        raise IndexError(place)

@@ -16,20 +16,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+Bytes = npt.NDArray[np.uint8]
 NUM_PERM = 64
 SHINGLE_BYTES = 16
 SIZE = 4 * NUM_PERM
 """Bytes of a packed signature."""
 MAX_BYTES = 4096
 """Of a longer text the first and the last half of this are looked at."""
-_BATCH_BYTES = 1 << 18  # what is worked on stays in a core's cache
+_BATCH_BYTES = 1 << 16  # what is worked on stays in a core's cache
 _PADDING = b"\n" * SHINGLE_BYTES
 _EMPTY = np.uint32(0xFFFFFFFF)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # those of splitmix64
-
-
-_CLASSES = bytes(2 if byte >= 0xC0 else int(byte >= 0x80 or chr(byte).isalnum()) for byte in range(256))
-"""Of each byte: 0 between words, 1 within ASCII words and characters, 2 at the start of any other character."""
 
 
 def signatures(texts: Sequence[bytes]) -> npt.NDArray[np.uint32]:
@@ -53,38 +50,53 @@ def unpack(packed: bytes) -> npt.NDArray[np.uint32]:
 
 def _signatures(texts: list[bytes]) -> npt.NDArray[np.uint32]:
     # Padding keeps a row's last shingles from reaching into the next row.
-    data = _PADDING.join([b"", *texts, b""]).lower()
+    text = _lower(np.frombuffer(_PADDING.join([b"", *texts, b""]), np.uint8))
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(lengths + SHINGLE_BYTES)
-    classes = np.frombuffer(data.translate(_CLASSES), np.uint8)
-    starts = np.flatnonzero(classes[1:] > classes[:-1]) + 1
-    hashes = _hashes(data, starts)
+    starts = _starts(text)
+    hashes = _hashes(text, starts)
     rows = np.repeat(np.arange(len(texts)), np.diff(np.searchsorted(starts, np.concatenate(([0], ends)))))
     lowest = np.full(len(texts) * NUM_PERM, _EMPTY, np.uint32)
     bins = rows * NUM_PERM + (hashes >> np.uint64(58)).astype(np.int64)
     np.minimum.at(lowest, bins, (hashes >> np.uint64(26)).astype(np.uint32) & ~np.uint32(1))
-    return _densified(lowest.reshape(-1, NUM_PERM))
+    _densify(lowest)
+    return lowest.reshape(-1, NUM_PERM)
 
 
-def _hashes(data: bytes, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+def _lower(text: Bytes) -> Bytes:
+    """The text with ASCII's capitals made small."""
+    return text | (text - np.uint8(ord("A")) < 26).view(np.uint8) * np.uint8(32)
+
+
+def _starts(text: Bytes) -> npt.NDArray[np.int64]:
+    """Where words begin, and characters outside ASCII."""
+    letters, digits = text - np.uint8(ord("a")) < 26, text - np.uint8(ord("0")) < 10
+    word = letters | digits | (text >= 0x80)
+    return np.flatnonzero((word[1:] & ~word[:-1]) | (text[1:] >= 0xC0)) + 1
+
+
+def _hashes(text: Bytes, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """A 64-bit hash, good in its upper half, of the 16 bytes at each of `starts`."""
-    words: npt.NDArray[np.uint64] = np.ndarray((len(data) - 7,), "<u8", buffer=data, strides=(1,))
-    hashes = words[starts]
-    hashes *= _MULTIPLIERS[0]
+    pieces = np.ndarray((len(text) - 15,), "V16", buffer=text, strides=(1,))
+    words = pieces[starts].view("<u8").astype(np.uint64, copy=False)
+    hashes: npt.NDArray[np.uint64] = words[::2] * _MULTIPLIERS[0]
     hashes ^= hashes >> np.uint64(32)
-    hashes += words[starts + 8]
+    hashes += words[1::2]
     hashes *= _MULTIPLIERS[1]
     hashes ^= hashes >> np.uint64(32)
     hashes *= _MULTIPLIERS[0]
     return hashes
 
 
-def _densified(lowest: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Empty bins filled from the next filled bin to the right, going round; the distance is mixed in."""
-    far = 4 * NUM_PERM
-    filled = np.where(lowest != _EMPTY, np.arange(NUM_PERM, dtype=np.int16), np.int16(far))
-    filled = np.concatenate((filled, np.minimum(filled + np.int16(NUM_PERM), np.int16(far))), axis=1)
-    following = np.minimum.accumulate(filled[:, ::-1], axis=1)[:, ::-1][:, :NUM_PERM]
-    distance = (following - np.arange(NUM_PERM, dtype=np.int16)).astype(np.uint32)
-    borrowed = np.take_along_axis(lowest, following.astype(np.intp) % NUM_PERM, axis=1)
-    return np.where(following < far, borrowed + distance * np.uint32(0x9E3779B1), _EMPTY)
+def _densify(lowest: npt.NDArray[np.uint32]) -> None:
+    """Fill empty bins from the next filled bin to the right, going round in a row; the distance is mixed in."""
+    full = lowest != _EMPTY
+    filled, empty, before = np.flatnonzero(full), np.flatnonzero(~full), np.cumsum(full)
+    ends = np.concatenate(([0], before[NUM_PERM - 1 :: NUM_PERM]))
+    row = empty // NUM_PERM
+    some = ends[row + 1] > ends[row]
+    empty, row = empty[some], row[some]
+    following = before[empty]
+    following = np.where(following < ends[row + 1], following, ends[row])
+    distance = (filled[following] - empty) % NUM_PERM
+    lowest[empty] = lowest[filled[following]] + distance.astype(np.uint32) * np.uint32(0x9E3779B1)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from draftmill.errors import DataError
 from draftmill.extract import runs
 from draftmill.extract.reducing import Reduced
-from draftmill.extract.runs import Stream
+from draftmill.extract.runs import Run, Runs, ordered
 from draftmill.extract.signature import SIZE
 from draftmill.files import parquet_writer
 
@@ -30,10 +31,19 @@ SCHEMA = pa.schema(
         ("meta", pa.string()),
     ]
 )
+OPTIONS: dict[str, Any] = {
+    # Signatures are as random as their hashes are good.
+    "compression": {name: "none" if name == "signature" else "zstd" for name in SCHEMA.names},
+    # Texts that all differ gain nothing from dictionaries and statistics.
+    "use_dictionary": False,
+    "write_statistics": False,
+}
 Item = TypeVar("Item")
 GROUP_ROWS, GROUP_BYTES = 10_000, 2 << 20
 """Where a row group ends: it depends on the rows only."""
 STRETCH_BYTES = 3 << 20
+SAMPLE = 64
+"""One of so many ids is looked at to divide a dataset into stretches."""
 
 
 def write(reduced: Reduced, path: Path, limit: int = STRETCH_BYTES) -> int:
@@ -50,8 +60,7 @@ def write(reduced: Reduced, path: Path, limit: int = STRETCH_BYTES) -> int:
             repeated += count
             yield table.set_column(0, SCHEMA.field("id"), ids) if count else table
 
-    # Texts that all differ gain nothing from dictionaries and statistics.
-    with parquet_writer(path, SCHEMA, use_dictionary=False, write_statistics=False) as writer:
+    with parquet_writer(path, SCHEMA, **OPTIONS) as writer:
         for group in _ahead(_groups(stretches())):
             hashes = {name: _hex(group[name]) for name in ("group", "dedup")}
             columns = [hashes.get(name, group[name]) for name in SCHEMA.names]
@@ -61,33 +70,57 @@ def write(reduced: Reduced, path: Path, limit: int = STRETCH_BYTES) -> int:
 
 def _stretches(reduced: Reduced, limit: int) -> Iterator[pa.Table]:
     """The rows that stay in the order of their ids, cut between different ids."""
-    with ExitStack() as stack:
-        streams = [
-            stack.enter_context(closing(Stream(run, alive)))
-            for run, alive in zip(reduced.runs, reduced.alive, strict=True)
-        ]
-        for edge in [*_edges(reduced, limit), None]:
-            batches = [batch for stream in streams for batch in stream.below(edge)]
-            if batches:
-                yield _sorted(pa.Table.from_batches(batches, runs.SCHEMA))
+    streams = [_Stream(reduced.runs, run, alive) for run, alive in zip(reduced.runs.runs, reduced.alive, strict=True)]
+    for edge in [*_edges(reduced.runs, limit), None]:
+        pieces = [piece for stream in streams for piece in stream.below(edge)]
+        if pieces:
+            yield _sorted(pa.Table.from_batches(pieces), in_order=len(streams) == 1)
 
 
-def _edges(reduced: Reduced, limit: int) -> list[str]:
+def _edges(runs: Runs, limit: int) -> list[str]:
     """Ids that divide the rows into stretches of about `limit` bytes."""
-    count = 1 + sum(run.nbytes for run in reduced.runs) // limit
+    count = 1 + runs.nbytes // limit
     if count == 1:
         return []
-    sample: list[str] = sorted(
-        name for run in reduced.runs for name in run.select(["id"])["id"].to_pylist()[:: runs.SAMPLE]
-    )
+    sample: list[str] = sorted(name for run in runs.runs for name in runs.keys(run)["id"].to_pylist()[::SAMPLE])
     return sorted(set(sample[:: max(1, len(sample) // count)][1:]))
 
 
-def _sorted(table: pa.Table) -> pa.Table:
+class _Stream:
+    """The rows of a run that are alive, from the lowest id to the highest, taken in stretches."""
+
+    def __init__(self, runs: Runs, run: Run, alive: npt.NDArray[np.bool_]) -> None:
+        self._pieces, self._alive = runs.pieces(run), alive
+        if run.batch is not None:
+            batch, order = ordered(run.batch)
+            self._pieces, self._alive = iter([batch]), alive[order]
+        self._next()
+
+    def _next(self) -> None:
+        self._piece = next(self._pieces, None)
+        self._ids = self._piece["id"].to_pylist() if self._piece is not None else []
+        self._start = 0
+
+    def below(self, edge: str | None) -> Iterator[pa.RecordBatch]:
+        """The next rows, those with ids lower than `edge` (None: all the rest)."""
+        while self._piece is not None:
+            end = len(self._ids) if edge is None else bisect_left(self._ids, edge, self._start)
+            if end > self._start:
+                count = end - self._start
+                rows, alive = self._piece.slice(self._start, count), self._alive[:count]
+                yield rows if alive.all() else rows.filter(pa.array(alive))
+                self._start, self._alive = end, self._alive[count:]
+            if end < len(self._ids):
+                return
+            self._next()
+
+
+def _sorted(table: pa.Table, in_order: bool) -> pa.Table:
     """By id; rows with one id by content and tie."""
-    table = table.take(pc.sort_indices(table["id"]))
-    ids = table["id"].combine_chunks()
-    if not _repeats(ids).any():
+    table = table.combine_chunks()
+    if not in_order:
+        table = table.take(pc.sort_indices(table["id"]))
+    if not _repeats(table["id"].combine_chunks()).any():
         return table
     order = pc.sort_indices(table, [("id", "ascending"), ("content", "ascending"), ("tie", "ascending")])
     return table.take(order)
@@ -145,4 +178,9 @@ def _full(table: pa.Table) -> int | None:
 
 def _hex(hashes: pa.ChunkedArray) -> pa.Array:
     """16-byte hashes, or nulls, as hexadecimal texts."""
-    return pa.array([None if value is None else value.hex() for value in hashes.to_pylist()], pa.string())
+    array = hashes.combine_chunks()
+    if array.null_count:
+        return pa.array([None if value is None else value.hex() for value in array.to_pylist()], pa.string())
+    data = array.buffers()[1].slice(16 * array.offset, 16 * len(array))
+    ends = np.arange(len(array) + 1, dtype=np.int32) * 32
+    return pa.StringArray.from_buffers(len(array), pa.py_buffer(ends), pa.py_buffer(memoryview(data).hex().encode()))

@@ -68,12 +68,23 @@ def to_text(value: Any, parts: str) -> str:
     if value is None or type(value) is str:
         return value or ""
     if type(value) is list or type(value) is dict:
+        if type(value) is list and (plain := _plain_parts(value)) is not None:
+            return plain
         found: list[str] = []
         _add_parts(value if type(value) is list else [value], parts, found, 0)
         return "".join(found)
     if type(value) is bool:
         raise Rejected("text_is_a_boolean")
     return dumps(value).decode()
+
+
+def _plain_parts(items: list[Any]) -> str | None:
+    """The joined text of parts that are all {"type": "text", "text": a text} and nothing more, else None."""
+    try:
+        texts = [part["text"] for part in items if len(part) == 2 and part["type"] == "text"]
+        return "".join(texts) if len(texts) == len(items) else None
+    except (TypeError, KeyError):
+        return None
 
 
 def _add_parts(items: list[Any], policy: str, found: list[str], depth: int) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from draftmill.extract.calls import parsed, spread
-from draftmill.extract.literals import parse
+from draftmill.extract.literals import dumps, parse
 from draftmill.extract.outcome import Message, Rejected, Work
 from draftmill.extract.schema import Paths, Tools
 
@@ -19,16 +19,16 @@ Spec = dict[str, Any]
 MAX_CACHED_CHARS = 20_000
 MAX_MENTIONS = 64
 """Openings that are looked at in one text: its length must not be squared."""
-ToolsOf = Callable[[Any, list[Message], Work], list[Spec]]
+ToolsOf = Callable[[Any, list[Message], Work], "bytes | None"]
 
 
 def tools_of(tools: Tools) -> ToolsOf:
-    """A function from a row and its messages to the row's specs; it may cut them out of the system text.
+    """A function from a row and its messages to the row's specs as JSON; it may cut them out of the system text.
 
     It raises Rejected for what is no spec.
     """
 
-    def find(row: Any, messages: list[Message], work: Work) -> list[Spec]:
+    def find(row: Any, messages: list[Message], work: Work) -> bytes | None:
         systems = [message for message in messages if message["role"] == "system"]
         if tools.from_system:
             specs = [
@@ -37,34 +37,38 @@ def tools_of(tools: Tools) -> ToolsOf:
                 for _, _, found in regions(message["content"], *tools.between)
                 for spec in found
             ]
+            encoded = dumps(specs)
         else:
-            specs = _declared(tools, row, work)
+            specs, encoded = _declared(tools, row, work)
         if specs and systems:
             _repeats(tools, specs, systems, work)
-        return specs
+        return encoded if specs else None
 
     return find
 
 
-def _declared(tools: Tools, row: Any, work: Work) -> list[Spec]:
+def _declared(tools: Tools, row: Any, work: Work) -> tuple[list[Spec], bytes]:
+    """The specs, and their JSON."""
     assert tools.shape is not None
     found = tools.shape.each(row)
-    if not found:
-        return []
     if tools.shape.fields:
-        return [_foreign(item, tools.shape.fields, work) for item in spread([_value(match, work) for match in found])]
-    if len(found) == 1 and type(found[0]) is str and len(found[0]) <= MAX_CACHED_CHARS:
-        specs, literals = _specs_of_text(found[0])
+        items = spread([_value(match, work) for match in found])
+        specs = [_foreign(item, tools.shape.fields, work) for item in items]
+    elif len(found) == 1 and type(found[0]) is str and len(found[0]) <= MAX_CACHED_CHARS:
+        specs, encoded, literals = _specs_of_text(found[0])
         work.notes["python_literals"] += literals
-        return specs
-    return [spec for match in found for spec in specs_in(_value(match, work), work)]
+        return specs, encoded
+    else:
+        specs = [spec for match in found for spec in specs_in(_value(match, work), work)]
+    return specs, dumps(specs)
 
 
 @lru_cache(maxsize=256)
-def _specs_of_text(text: str) -> tuple[list[Spec], int]:
-    """The specs in a JSON text, and how many Python literals it took: many rows have the same text."""
+def _specs_of_text(text: str) -> tuple[list[Spec], bytes, int]:
+    """The specs in a JSON text, their JSON, and how many Python literals it took: many rows have the same text."""
     work = Work()
-    return specs_in(_value(text, work), work), work.notes["python_literals"]
+    specs = specs_in(_value(text, work), work)
+    return specs, dumps(specs), work.notes["python_literals"]
 
 
 def _value(match: Any, work: Work) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from draftmill import config
 from draftmill.console import excerpt, printable
-from draftmill.errors import ConfigError, UsageError, did_you_mean
+from draftmill.errors import ConfigError, DataError, UsageError, did_you_mean
 from draftmill.extract.coverage import probes
 from draftmill.extract.declaration import Declaration, from_map
 from draftmill.extract.failures import check, explain, sample_rows
@@ -41,14 +41,17 @@ def attempt(
 
 
 def read(declared: str, files: Sequence[str] = ()) -> Declaration:
-    """The declaration of a dataset's name or a YAML file, with `files` as its source if any. Raises ConfigError."""
+    """The declaration of a dataset's name or a YAML file, with `files` as its source if any.
+
+    Raises UsageError for an unknown name, DataError for a YAML file that is not there, ConfigError.
+    """
     path = Path(declared)
     if path.suffix not in (".yaml", ".yml"):
         path = FOLDER / f"{declared}.yaml"
-    if not path.is_file():
-        known = [file.stem for file in FOLDER.glob("*.yaml")]
-        fix = did_you_mean(declared, known) if known else "give the path of a YAML file"
-        raise UsageError(f"no declaration '{declared}'", file=path, fix=fix)
+        if not path.is_file():
+            known = [file.stem for file in FOLDER.glob("*.yaml")]
+            fix = did_you_mean(declared, known) if known else "give the path of a YAML file"
+            raise UsageError(f"no dataset '{declared}'", file=path, fix=fix)
     raw = _loaded(path)
     if files:
         raw["source"] = {"files": list(files), **{k: v for k, v in (raw.get("source") or {}).items() if k == "rows"}}
@@ -66,6 +69,8 @@ def _loaded(path: Path) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if not path.is_file():
+        raise DataError("there is no such file", file=path)
     try:
         loaded = OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
@@ -81,9 +86,9 @@ def _loaded(path: Path) -> dict[str, Any]:
 def first_rows(outcome: Outcome, limit: int) -> list[dict[str, Any]]:
     """{id, messages, tools?} of the first rows kept, in the order of the files."""
     shown: list[dict[str, Any]] = []
-    for run, alive in zip(outcome.reduced.runs, outcome.reduced.alive, strict=True):
+    for run, alive in enumerate(outcome.reduced.alive):
         for place in alive.nonzero()[0][: limit - len(shown)].tolist():
-            row = run.row(place)
+            row = outcome.reduced.runs.row(run, place)
             entry = {"id": row["id"], "messages": json.loads(row["conversation"])}
             shown.append(entry | ({"tools": json.loads(row["tools"])} if row["tools"] else {}))
     return shown

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from draftmill.extract.calls import CallsOf, call_from_text, calls_of, spread
+from draftmill.extract.calls import CallsOf, call_from_text, calls_of, known_calls, spread
 from draftmill.extract.outcome import Message, Rejected, UnknownRole, Work
 from draftmill.extract.schema import Block, Paths, Role, Schema
 from draftmill.extract.speakers import splitter
-from draftmill.extract.texts import Blank, TextOf, blank, plain_name, text_of
+from draftmill.extract.texts import Blank, TextOf, blank, plain_name, text_of, to_text
 
 Build = Callable[[Any, list[Message], Work], None]
+"""Appends the messages of a row, of a list of turns, or of one turn."""
 RoleOf = Callable[[Any], str | None]
 
 
@@ -135,34 +136,50 @@ def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
     one = _turn(block, schema, is_blank)
     role_key = plain_name(block.role.path) if block.role.path else None
     text_key = None if block.text.joined else plain_name(block.text.options[0])
-    plain = schema.flag is None and block.tool_calls is None and block.reasoning is None
-    get_role = {label: role for label, role in schema.roles.items() if role in ("user", "assistant", "system")}.get
-    if not plain or role_key is None or text_key is None:
+    if schema.flag is None and block.tool_calls is None and block.reasoning is None and role_key and text_key:
+        return _plain_turns(block, schema, role_key, text_key, one)
 
-        def add(items: list[Any], messages: list[Message], work: Work) -> None:
-            for item in items:
-                one(item, messages, work)
-
-        return add
-
-    def add_plain(items: list[Any], messages: list[Message], work: Work) -> None:
-        # The common turn, a known label and a text, without the function calls that other turns need.
-        append = messages.append
+    def add(items: list[Any], messages: list[Message], work: Work) -> None:
         for item in items:
-            if type(item) is dict and type(text := item.get(text_key)) is str and not is_blank(text):
-                label = item.get(role_key)
-                role = get_role(label) if type(label) is str else None
-                if role is not None and (
-                    role != "assistant" or not (item.get("tool_calls") or item.get("reasoning_content"))
-                ):
-                    append({"role": role, "content": text})
-                    continue
             one(item, messages, work)
 
-    return add_plain
+    return add
 
 
-def _turn(block: Block, schema: Schema, is_blank: Blank) -> Callable[[Any, list[Message], Work], None]:
+def _plain_turns(block: Block, schema: Schema, role_key: str, text_key: str, one: Build) -> Build:
+    """The closure of turns that are mostly a known label and a text, without the calls that other turns need."""
+    known = {label: role for label, role in schema.roles.items() if role in ("user", "assistant", "system", "tool")}
+    words, parts, several = schema.empty - {""}, block.parts, len(block.text.options) > 1
+    reasoning = _reasoning(None)
+
+    def add(items: list[Any], messages: list[Message], work: Work) -> None:
+        append = messages.append
+        for item in items:
+            try:
+                role, text = known[item[role_key]], item[text_key]
+            except (KeyError, TypeError):
+                one(item, messages, work)
+                continue
+            if type(text) is list:
+                text = to_text(text, parts)
+            if type(text) is not str or not text or text.isspace() or (words and text.strip() in words):
+                if several or (text is not None and type(text) is not str):
+                    one(item, messages, work)
+                    continue
+                text = ""
+            if role == "tool":
+                append(_result(item, text, work))
+            elif role == "assistant" and ((calls := item.get("tool_calls")) or item.get("reasoning_content")):
+                _add(_assistant(text, known_calls(calls, work), reasoning(item)), messages, work)
+            elif text:
+                append({"role": role, "content": text})
+            else:
+                work.notes["empty_turns"] += 1
+
+    return add
+
+
+def _turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
     """The closure of one turn."""
     find_role, find_text = role_of(block.role, schema.roles), text_of(block.text, block.parts, is_blank)
     calls, reasoning = calls_of(block.tool_calls), _reasoning(block.reasoning)
@@ -203,12 +220,7 @@ def _message(
     if role == "assistant":
         return _assistant(text, calls(item, work), reasoning(item))
     if role == "tool":
-        work.calls = True
-        message: Message = {"role": role, "content": text}
-        for key in ("tool_call_id", "name"):
-            if type(value := item.get(key)) is str and value:
-                message[key] = value
-        return message
+        return _result(item, text, work)
     if not text:
         return None
     if role is None:
@@ -217,6 +229,15 @@ def _message(
         found = call_from_text(text, work)
         return _assistant("" if found else text, found, "")
     return {"role": role, "content": text}
+
+
+def _result(item: Message, text: str, work: Work) -> Message:
+    work.calls = True
+    message: Message = {"role": "tool", "content": text}
+    for key in ("tool_call_id", "name"):
+        if type(value := item.get(key)) is str and value:
+            message[key] = value
+    return message
 
 
 def _assistant(text: str, calls: list[Message], reasoning: str) -> Message | None:
@@ -287,6 +308,10 @@ def _split(block: Block, schema: Schema, is_blank: Blank) -> Build:
 def _say(role: str, text: str, messages: list[Message], work: Work, is_blank: Blank) -> None:
     """Append the turn of a role that is a text and nothing else; empty ones are counted."""
     message = _message({}, role, "" if is_blank(text) else text, lambda item, work: [], lambda item: "", work)
+    _add(message, messages, work)
+
+
+def _add(message: Message | None, messages: list[Message], work: Work) -> None:
     if message is None:
         work.notes["empty_turns"] += 1
     else:

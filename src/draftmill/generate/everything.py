@@ -17,7 +17,7 @@ from draftmill.workspace import keep
 def answer(datasets: Sequence[str]) -> None:
     """Ask for whatever the datasets (all that the target answers, if none is named) want and the store lacks.
 
-    A server that this launches is stopped at the end. Raises ConfigError for an unknown name, BuildError if a
+    A server that this launches is stopped at the end. Raises UsageError for an unknown name, BuildError if a
     dataset is not extracted yet.
     """
     from draftmill.compose.ensure import ensure_composed

@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from draftmill.config import build, params, section
-from draftmill.errors import ConfigError, did_you_mean
+from draftmill.config import build, declared, params, section
 from draftmill.generate import quota as quotas
 from draftmill.generate.converse import converse
 from draftmill.generate.dialogue import Dialogue, Keep
@@ -73,11 +72,9 @@ def settings() -> Settings:
 
 
 def wanted(dataset: str) -> Wanted:
-    """What the configuration says of a dataset. Raises ConfigError that names the nearest dataset."""
-    datasets = params()["datasets"]
-    if dataset not in datasets:
-        raise ConfigError(f"no dataset '{dataset}'", file="params.yaml", fix=did_you_mean(dataset, datasets))
-    chosen = {name: datasets[dataset][name] for name in ("quota", "answer_resolved", "keep_resolved")}
+    """What the configuration says of a dataset. Raises UsageError for an unknown name."""
+    whole = declared(dataset)
+    chosen = {name: whole[name] for name in ("quota", "answer_resolved", "keep_resolved")}
     return build(Wanted, chosen, file="params.yaml", key=f"datasets.{dataset}")
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from draftmill.config import params
-from draftmill.errors import UsageError
+from draftmill.errors import DataError, UsageError
 from draftmill.extract import Source
 from draftmill.workspace import PARAMS
 
@@ -18,7 +18,7 @@ DEFAULT_CONTEXT = 4096
 def find_source(text: str, config: str | None = None, split: str | None = None) -> Source:
     """A file, folder or glob here if there is one, else the id of a dataset on the Hub.
 
-    Raises UsageError for what can be neither.
+    Raises DataError for what can be neither.
     """
     if Path(text).exists() or _GLOB.search(text):
         if config or split:
@@ -26,7 +26,7 @@ def find_source(text: str, config: str | None = None, split: str | None = None) 
         return Source(files=text)
     if _HUB_ID.fullmatch(text) and not Path(text).suffix.lstrip(".").isalpha():
         return Source(hub=text, config=config, split=split)
-    raise UsageError("no such file, and no id of a dataset on the Hub", file=text, fix="give a path, or owner/name")
+    raise DataError("no such file, and no id of a dataset on the Hub", file=text, fix="give a path, or owner/name")
 
 
 def context_length() -> int:

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import orjson
 import pyarrow.parquet as pq
 
+from draftmill.config import declared
 from draftmill.errors import BuildError
 from draftmill.workspace import BUILD
 
@@ -17,7 +18,7 @@ BATCH_ROWS = 256
 
 def rows(dataset: str) -> Iterator[dict[str, Any]]:
     """Rows with something to train: input_ids, loss_mask (0 or 1 a token), seq_len, n_prompt_tokens,
-    n_response_tokens. Raises BuildError if the dataset is not tokenized.
+    n_response_tokens. Raises BuildError if the dataset is not tokenized, UsageError if there is none of that name.
     """
     folder = BUILD / "tokenize" / dataset
     files = [pq.ParquetFile(_there(folder / name, dataset)) for name in ("tokens.parquet", "mask.parquet")]
@@ -59,5 +60,6 @@ def _rows_of(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
 
 def _there(file: Path, dataset: str) -> Path:
     if not file.exists():
+        declared(dataset)
         raise BuildError("not there yet", file=file, fix=f"dvc repro tokenize@{dataset}")
     return file

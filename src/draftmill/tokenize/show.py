@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftmill.config import params, section
+from draftmill.config import declared, section
 from draftmill.console import printable, say
 from draftmill.errors import BuildError, DataError, UsageError, did_you_mean
 from draftmill.target import Renderer, Target, renderer
@@ -27,9 +27,7 @@ def show(dataset: str, row: str | None, stage: str | None) -> None:
 
     `row`: its id, or None for the first. Raises UsageError for unknown names, DataError for an unknown row.
     """
-    datasets = params()["datasets"]
-    if dataset not in datasets:
-        raise UsageError(f"no dataset '{dataset}'", fix=did_you_mean(dataset, datasets))
+    declared(dataset)
     if stage is not None and stage not in _STAGES:
         raise UsageError(f"no stage '{stage}' to show", fix=did_you_mean(stage, _STAGES))
     name = row if row is not None else _first_id(dataset)
@@ -117,7 +115,7 @@ class _Ids:
                 self._engine.convert(item, work, found)
         except Rejected:
             pass
-        return found.ids
+        return [row[0] for row in found.rows]
 
 
 def _conversation(stage: str) -> Callable[[str, str], Callable[[], None] | None]:

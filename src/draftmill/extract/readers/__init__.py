@@ -17,10 +17,10 @@ from typing import Any
 
 from draftmill.errors import DataError
 from draftmill.extract.readers import documents, examine, files, lines, tables
-from draftmill.extract.readers.items import BLANK, Chunk, Item, Reject
+from draftmill.extract.readers.items import BLANK, Blank, Chunk, Item, Reject
 from draftmill.extract.source import Source, listed
 
-__all__ = ["BLANK", "Chunk", "ChunkReader", "Item", "Reject", "chunks", "read"]
+__all__ = ["BLANK", "Blank", "Chunk", "ChunkReader", "Item", "Reject", "chunks", "read"]
 
 CHUNK_BYTES = 16 << 20
 _READERS = {

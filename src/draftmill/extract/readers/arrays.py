@@ -19,7 +19,7 @@ import orjson
 from draftmill.errors import DataError
 from draftmill.extract.readers import files
 from draftmill.extract.readers.items import Chunk, Reject
-from draftmill.extract.readers.values import has_long_number, parse
+from draftmill.extract.readers.values import TOO_LARGE, has_long_number, parse
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _AFTER = frozenset(",] \t\n\r")
@@ -149,12 +149,17 @@ class Careful:
 
     def __init__(self, chunk: Chunk) -> None:
         self._file, self._infinite, self.size = chunk.file, False, 0
-        self._decode = json.JSONDecoder(parse_constant=_null, parse_float=self._float).raw_decode
+        decoder = json.JSONDecoder(parse_constant=_null, parse_float=self._float, parse_int=self._int)
+        self._decode = decoder.raw_decode
 
     def _float(self, digits: str) -> float:
         number = float(digits)
         self._infinite = self._infinite or number - number != 0
         return number
+
+    def _int(self, digits: str) -> int:
+        self._infinite = self._infinite or len(digits) > 4300  # Python would refuse it
+        return 0 if self._infinite else int(digits)
 
     def element(self, text: Text, number: int) -> Any | Reject:
         """The element that begins at the position of `text`, which is moved past it. Raises DataError."""
@@ -177,7 +182,7 @@ class Careful:
 
     def _checked(self, value: Any, text: str, start: int, end: int) -> Any | Reject:
         if self._infinite:
-            return Reject("not_json", "a number is too large for a double")
+            return Reject("number_too_large", TOO_LARGE)
         if _DAMAGED.search(text, start, end):
             return Reject("invalid_utf8", "the element is not UTF-8")
         if text.find("\\ud", start, end) >= 0 or text.find("\\uD", start, end) >= 0:
@@ -186,6 +191,8 @@ class Careful:
         return value
 
     def _broken(self, error: Exception, text: Text, number: int) -> DataError:
+        if isinstance(error, RecursionError):
+            raise DataError(f"element {number} of the JSON array is nested too deep to be read", file=self._file)
         found = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         fix = "download the file again if it was cut" if text.ended else None
         return DataError(f"the JSON array breaks off in element {number}: {found}", file=self._file, fix=fix)

@@ -18,6 +18,7 @@ def examine(path: str, shown: str) -> tuple[Kind, Compression]:
     if compression:
         head = next(files.blocks(path, shown, compression), b"")[:HEAD]
     _refuse(head, shown)
+    _check_suffix(path, shown, compression, head)
     if head[:4] == b"PAR1" and not compression:
         return "parquet", ""
     kind = files.KINDS.get(files.inner_suffix(Path(path)), "json")
@@ -36,6 +37,15 @@ def _first_bytes(path: str, shown: str) -> bytes:
             return file.read(HEAD)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", file=shown) from None
+
+
+def _check_suffix(path: str, shown: str, compression: Compression, head: bytes) -> None:
+    suffix = Path(path).suffix.lower()
+    named = files.COMPRESSIONS.get(suffix, compression)
+    if named != compression:
+        kind = f"packed as .{compression}" if compression else "not packed at all"
+        fix = f"name it by what it is, such as {Path(path).stem}{f'.{compression}' if compression else ''}, or pack it"
+        raise DataError(f"is named {suffix} but is {kind}", file=shown, found=f"it begins with {head[:24]!r}", fix=fix)
 
 
 def _refuse(head: bytes, shown: str) -> None:

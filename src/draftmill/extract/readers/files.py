@@ -15,7 +15,7 @@ import zstandard
 from draftmill.errors import DataError, nearest
 from draftmill.extract.readers.items import Compression, Kind
 
-BLOCK = 1 << 18
+BLOCK = 1 << 16
 LONGEST_LINE = 1 << 27
 KINDS: dict[str, Kind] = {
     ".jsonl": "lines",
@@ -26,7 +26,7 @@ KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
+COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -77,7 +77,7 @@ def is_data(name: str) -> bool:
 def inner_suffix(path: Path) -> str:
     """The suffix, in lower case, of what a compressed file holds, or of the file itself."""
     suffix = path.suffix.lower()
-    return Path(path.stem).suffix.lower() if suffix in _COMPRESSIONS else suffix
+    return Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
 
 
 def blocks(path: str, shown: str, compression: Compression) -> Iterator[bytes]:

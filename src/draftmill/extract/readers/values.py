@@ -15,10 +15,12 @@ import orjson
 
 from draftmill.extract.readers.items import BLANK, Blank, Reject
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+LONG_DIGITS = 19
+TOO_LARGE = "a number is too large for a double, or has more than 4300 digits"
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_DIGITS)
 _DIGITS_ALIKE = bytes(48 if 48 <= byte < 58 else 97 for byte in range(256))
-_LONG_RUN = b"0" * 19
-_HIGH, _DIGITS = np.uint32(0xF0F0F0F0), np.uint32(0x30303030)
+_LONG_RUN = b"0" * LONG_DIGITS
+_HIGH, _DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x3030303030303030)
 _MANY = 1000
 _NOT_FINITE = re.compile(rb"\b(?:NaN|Infinity)\b")
 
@@ -26,15 +28,14 @@ _NOT_FINITE = re.compile(rb"\b(?:NaN|Infinity)\b")
 def has_long_number(block: bytes) -> bool:
     """Whether `block` has a run of 19 digits, or more.
 
-    Such a run covers four neighbouring groups of four bytes, so only runs that do are looked at closely:
-    0.2 ms a MiB, a tenth of orjson's time.
+    Such a run covers a whole group of eight bytes, counted from the start, so only groups of digits are looked at
+    closely: 0.08 ms a MiB, a twentieth of orjson's time.
     """
-    groups = (np.frombuffer(block, dtype=np.uint32, count=len(block) // 4) & _HIGH) == _DIGITS
-    pairs = groups[:-1] & groups[1:]
-    places = np.flatnonzero(pairs[:-2] & pairs[2:])
+    groups = np.frombuffer(block, np.uint64, len(block) // 8) & _HIGH
+    places = np.flatnonzero(groups == _DIGITS)
     if len(places) > _MANY:
         return _LONG_RUN in block.translate(_DIGITS_ALIKE)
-    return any(_LONG_NUMBER.search(block, max(4 * int(place) - 18, 0), 4 * int(place) + 34) for place in places)
+    return any(_LONG_NUMBER.search(block, max(8 * int(place) - 18, 0), 8 * int(place) + 26) for place in places)
 
 
 def parse_all(texts: list[bytes], long_number: bool) -> list[Any]:
@@ -54,7 +55,9 @@ def parse(text: bytes) -> Any | Reject | Blank:
     except orjson.JSONDecodeError as error:
         if not text or text.isspace():
             return BLANK
-        return _without_constants(text) if _NOT_FINITE.search(text) else refusal(str(error))
+        if _NOT_FINITE.search(text):
+            return _without_constants(text)
+        return _exact(text) if "infinity" in str(error) else refusal(str(error))
     return _exact(text) if _LONG_RUN in text.translate(_DIGITS_ALIKE) else value
 
 
@@ -64,14 +67,26 @@ def refusal(complaint: str) -> Reject:
         return Reject("invalid_utf8", "the line is not UTF-8")
     if "end of data" in complaint:
         return Reject("truncated_json", complaint)
-    return Reject("not_json", complaint)
+    return Reject("nested_too_deep" if "depth limit" in complaint else "not_json", complaint)
 
 
 def _exact(text: bytes) -> Any | Reject:
     try:
-        return json.loads(text, parse_constant=_null)
-    except (ValueError, RecursionError) as error:
+        return json.loads(text, parse_constant=_null, parse_float=finite)
+    except json.JSONDecodeError as error:
         return Reject("not_json", f"{error}")
+    except RecursionError:
+        return Reject("nested_too_deep", "objects or lists within one another, more than Python can follow")
+    except ValueError:  # `finite`, or a whole number of more than 4300 digits, which Python refuses to read
+        return Reject("number_too_large", TOO_LARGE)
+
+
+def finite(digits: str) -> float:
+    """The number, if a double can hold it. Raises ValueError."""
+    number = float(digits)
+    if number - number != 0:
+        raise ValueError(TOO_LARGE)
+    return number
 
 
 def _without_constants(text: bytes) -> Any | Reject:
