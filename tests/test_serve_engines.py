@@ -54,7 +54,7 @@ SGLANG_FLAGS = (
     "--context-length", "2048", "--skip-server-warmup", "--watchdog-timeout", "3600",
 )  # fmt: skip
 FLAGS = ("--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "32", "--enforce-eager")
-NEW_TOKENS, FEW, EOS, LOAD, EPOCHS = 48, 10, 2, 8, 10.0
+NEW_TOKENS, FEW, EOS, LOAD, EPOCHS = 48, 10, 2, 8, 16.0
 SETTINGS = Evaluate(max_prompts=24, plain_prompts=1, max_new_tokens=NEW_TOKENS)
 
 
