@@ -99,6 +99,13 @@ def test_comparison_counts_equal_texts(port: int) -> None:
     assert found.same_text == 0 and found.rows()[0]["in_flight"] == 1
 
 
+def test_a_port_that_is_taken_is_an_error_before_anything_starts(port: int) -> None:
+    """Else the server that is there already would be measured."""
+    server = Server(kind="vllm", python="py", target=Path("/t"), port=port)
+    with pytest.raises(BuildError, match=f"port {port} is taken"), running(server, ["no such program"], {}):
+        pass
+
+
 def test_server_that_ends_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     server = Server(kind="vllm", python="py", target=Path("/t"), port=1)

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -85,7 +86,15 @@ class Served:
 
 @contextmanager
 def running(server: Server, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
-    """The server, from when it answers to its end. Raises BuildError with the end of its log if it does not start."""
+    """The server, from when it answers to its end.
+
+    Raises BuildError with the end of its log if it does not start, and where another server would be measured.
+    """
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", server.port)) == 0:
+            raise BuildError(
+                f"port {server.port} is taken by another program", fix="bench-serve --port with a free one"
+            )
     log = keep("serve") / f"{server.kind}.log"
     with open(log, "wb") as file:
         process = subprocess.Popen(
