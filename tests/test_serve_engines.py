@@ -142,8 +142,9 @@ def test_vllm_accepts_what_evaluate_measured(
     print(f"\n{kind}: vLLM {found.rows()}, same text {found.same_text} of {len(prompts)}")
     print(f"{kind}: evaluate {ours['accept_length']}, by place {ours['acceptance']}")
     assert len(prompts) >= 20 and found.same_text == len(prompts)
-    assert ours["accept_length"] > 1.3
-    assert drafted.accept_length == pytest.approx(ours["accept_length"], rel=0.05)
+    assert drafted.accept_length is not None and drafted.accept_length == pytest.approx(ours["accept_length"], rel=0.05)
+    # The drafts alone: beside a weak drafter's 1.05, one that is read wrongly (1.00) would pass for equal.
+    assert 0 < ours["accept_length"] - 1 == pytest.approx(drafted.accept_length - 1, rel=0.3)
 
 
 def test_sglang_takes_as_many_steps_as_evaluate(drafters: Any, prompts: list[list[int]], smollm2: Target) -> None:
