@@ -22,7 +22,7 @@ from draftmill.extract.source import Source, listed
 
 __all__ = ["BLANK", "Blank", "Chunk", "ChunkReader", "Item", "Reject", "chunks", "read"]
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 8 << 20
 _READERS = {
     "lines": lines.read_lines,
     "json": documents.read_document,
