@@ -1,15 +1,15 @@
-"""conf/*.yaml in, params.yaml out; stops where the plan that DVC has made is wrong now."""
+"""conf/*.yaml in, params.yaml and what stages track of it out; stops where the plan that DVC has made is wrong now."""
 
+from draftmill.compose import tracked
 from draftmill.compose.ensure import ensure_composed, stop_if_broken
+from draftmill.config import params
 from draftmill.errors import guard
-from draftmill.files import write_text
-from draftmill.workspace import BUILD
 
 
 def main() -> None:
-    """Compose if conf/ changed, and leave the marker that says so."""
+    """Compose if conf/ changed, and write what each dataset's stages track."""
     stop_if_broken(ensure_composed())
-    write_text(BUILD / "compose", "composed\n")
+    tracked.write(params())
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_plan_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
     space.write("data/alpha.jsonl", space.path("data/alpha.jsonl").read_text(encoding="utf-8") + '{"question": "?"}\n')
     done = space.draftmill("plan", "sampling.temperature=0.5")
     assert "extract: data/alpha.jsonl changed (alpha)" in done.text
-    assert "generate: identity.answers changed (beta)" in done.text
+    assert "generate: asking changed (beta)" in done.text
     assert space.path("params.yaml").read_bytes() == before
 
 

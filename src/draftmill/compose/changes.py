@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Follow from the datasets themselves; a change of them says nothing new.
-_DERIVED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "identity", "datasets")
+_DERIVED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "datasets")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,6 @@
 | draftmill.enabled | the sorted names of the datasets that take part |
 | draftmill.inputs, draftmill.answered | {name: input} of those, and of those that are trained on |
 | draftmill.blend_members | which datasets each rule of the blend takes: a changed tag matters only if it changes this |
-| draftmill.digest | a digest of whole sections, which is short in dvc.lock however long they are |
 | draftmill.file_digest | a digest of a file's bytes, so that an edited template is a changed parameter |
 """
 
@@ -28,7 +27,6 @@ from omegaconf import OmegaConf
 
 from draftmill.config import build
 from draftmill.errors import ConfigError
-from draftmill.files import digest
 
 # A dataset that is read from the Hub has no local path: it depends on this file, which never
 # changes, and its pinned revision is the parameter.
@@ -151,7 +149,6 @@ def register(root: Path) -> None:
         "inputs": inputs,
         "answered": answered,
         "blend_members": blend_members,
-        "digest": lambda *sections: digest([plain(section) for section in sections]),
         "file_digest": file_digest,
     }
     for name, function in table.items():

@@ -18,7 +18,9 @@ from typing import Any
 
 import yaml
 
+from draftmill.compose import tracked
 from draftmill.errors import BuildError
+from draftmill.workspace import PARAMS
 
 # These two only keep params.yaml and the plan itself up to date.
 UPKEEP = ("compose", "replan")
@@ -36,7 +38,7 @@ class Step:
 class _Stage:
     name: str
     deps: tuple[str, ...]
-    params: tuple[str, ...]
+    params: tuple[tuple[str, str], ...]  # file and key
     outs: tuple[str, ...]
 
 
@@ -74,11 +76,15 @@ def _stages(values: Mapping[str, Any]) -> Iterator[_Stage]:
 
 
 def _filled(name: str, stage: Mapping[str, Any], variables: Mapping[str, str]) -> _Stage:
-    def texts(key: str) -> tuple[str, ...]:
-        entries = (next(iter(entry)) if isinstance(entry, Mapping) else entry for entry in stage.get(key, ()))
-        return tuple(re.sub(r"\$\{(\w+)\}", lambda match: variables[match.group(1)], entry) for entry in entries)
+    def text(entry: str) -> str:
+        return re.sub(r"\$\{(\w+)\}", lambda match: variables[match.group(1)], entry)
 
-    return _Stage(name=name, deps=texts("deps"), params=texts("params"), outs=texts("outs") + texts("metrics"))
+    def paths(key: str) -> tuple[str, ...]:
+        return tuple(text(next(iter(entry)) if isinstance(entry, Mapping) else entry) for entry in stage.get(key, ()))
+
+    files = (entry if isinstance(entry, Mapping) else {PARAMS.name: [entry]} for entry in stage.get("params", ()))
+    params = tuple((text(file), key) for entry in files for file, keys in entry.items() for key in keys)
+    return _Stage(name=name, deps=paths("deps"), params=params, outs=paths("outs") + paths("metrics"))
 
 
 def _reasons(
@@ -91,8 +97,10 @@ def _reasons(
     if locked is None:
         yield "never built"
         return
-    recorded = locked.get("params", {}).get("params.yaml", {})
-    yield from (f"{key} changed" for key in stage.params if recorded.get(key, ...) != _value(values, key))
+    recorded = locked.get("params", {})
+    for file, key in stage.params:
+        if recorded.get(file, {}).get(key, ...) != _value(stage, file, key, values):
+            yield f"{key} changed"
     known = {entry["path"] for entry in locked.get("deps", ())}
     yield from (f"{path} is read now" for path in stage.deps if path not in known)
     yield from (f"{path} changed" for path in changed.get(stage.name, ()))
@@ -102,8 +110,8 @@ def _reasons(
                 yield f"after {by.split('@')[0]}"
 
 
-def _value(values: Mapping[str, Any], dotted: str) -> Any:
-    value: Any = values
+def _value(stage: _Stage, file: str, dotted: str, values: Mapping[str, Any]) -> Any:
+    value: Any = values if file == PARAMS.name else tracked.of(stage.name.partition("@")[2], values)
     for part in dotted.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
@@ -117,11 +125,12 @@ def _changed_files() -> dict[str, list[str]]:
     if done.returncode:
         raise BuildError("dvc could not say what changed", found=done.stderr.strip(), fix="run `dvc status`")
     changed: dict[str, list[str]] = {}
+    parameters = {PARAMS.name, *(path.as_posix() for path in tracked.FOLDER.glob("*.json"))}
     for stage, entries in json.loads(done.stdout or "{}").items():
         for entry in entries:
             if isinstance(entry, dict):
                 paths = [*entry.get("changed deps", ()), *entry.get("changed outs", ())]
-                changed.setdefault(stage, []).extend(path for path in paths if path != "params.yaml")
+                changed.setdefault(stage, []).extend(path for path in paths if path not in parameters)
     return changed
 
 

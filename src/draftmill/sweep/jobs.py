@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from draftmill.compose import tracked
 from draftmill.compose.composition import composed
 from draftmill.compose.replan import run_dvc
 from draftmill.compose.validation import validate
@@ -93,7 +94,8 @@ class Workspace:
     FILES = (Path("params.yaml"), Path("dvc.lock"), Path(".draftmill/compose/params.yaml"))
 
     def __enter__(self) -> None:
-        self._before = {path: path.read_bytes() if path.exists() else None for path in self.FILES}
+        files = (*self.FILES, *tracked.FOLDER.glob("*.json"))
+        self._before = {path: path.read_bytes() if path.exists() else None for path in files}
 
     def __exit__(self, *_: object) -> None:
         for path, content in self._before.items():

@@ -42,12 +42,5 @@ def store(conf: Path) -> None:
         "inputs": "${draftmill.inputs:${datasets}}",
         "answered": "${draftmill.answered:${datasets}}",
         "blend_members": "${draftmill.blend_members:${blend},${datasets}}",
-        # Sections that every dataset's stages depend on. DVC rewrites the whole of dvc.lock after each stage, in time
-        # that grows with its length: a digest there instead of each section halves it.
-        "identity": {
-            "target": "${draftmill.digest:${target}}",
-            "answers": "${draftmill.digest:${target},${engine.identity},${sampling},${seed},${quota_cap}}",
-            "states": "${draftmill.digest:${target},${states}}",
-        },
     }
     nodes.store(name="build_info", node=build_info, package="_global_", provider="draftmill")
