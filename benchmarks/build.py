@@ -58,7 +58,7 @@ class Figures:
 
 def project(root: Path, datasets: int) -> None:
     """The project's machinery with `datasets` trivial datasets and trivial stages; compose and replan are real."""
-    for folder in ("conf", "src"):
+    for folder in ("conf", "pipeline", "src"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("dvc.yaml", ".dvcignore", ".gitignore", ".dvc/config", "data/hub.txt"):
         (root / name).parent.mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ def measured(datasets: int) -> Figures:
         share = lock_share(root)
         declare(root, "one_more")
         added = cpu(root, *dvc)
-        size = (root / "dvc.lock").stat().st_size / 1000
+        size = sum(path.stat().st_size for path in root.rglob("dvc.lock")) / 1000
     return Figures(datasets=datasets, first=first, no_op=no_op, added=added, lock_share=share, lock_kb=size)
 
 

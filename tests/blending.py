@@ -83,7 +83,7 @@ def write_dataset(name: str, made: Sequence[Row], row_group_size: int = 100) -> 
         path = BUILD / f"{place.format(name)}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(columns), path, row_group_size=row_group_size)
-    manifest = {"dataset": name, "mode": "online", "engine": "transformers", "target": {"states": "s"}}
+    manifest = {"version": "0", "dataset": name, "mode": "online", "engine": "transformers", "target": {"states": "s"}}
     manifest |= {"layers": [2], "num_layers": 8, "hidden_size": 4, "dtype": "float32", "shards": {}}
     manifest |= {"rows": len(ids), "tokens": 0, "bytes": 0}
     (BUILD / "hidden_states" / name / "manifest.json").write_text(json.dumps(manifest))

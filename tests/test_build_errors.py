@@ -11,6 +11,7 @@ from tinybuild import Space, copied, new
 
 from draftmill.compose.ensure import recompose
 from draftmill.errors import ConfigError
+from draftmill.pipeline import address
 
 
 @pytest.fixture(scope="module")
@@ -174,12 +175,12 @@ def test_data_that_does_not_fit(tmp_path: Path, old: str, new_text: str, told: l
         turns = '{"chat": [{"role": "user", "content": "a"}, {"role": "critic", "content": "b"}]}\n'
         space.write("data/alpha.jsonl", turns * 3)
     space.edit("conf/dataset/alpha.yaml", old, new_text)
-    done = space.dvc("repro", "extract@alpha")
+    done = space.dvc("repro", address("extract@alpha"))
     assert done.code != 0 and "Traceback" not in done.text
     for part in told:
         assert part in done.text, (part, done.text)
-    assert "dvc checkout extract@alpha" in done.text, done.text
-    assert space.dvc("checkout", "extract@alpha").code == 0
+    assert f"dvc checkout {address('extract@alpha')}" in done.text, done.text
+    assert space.dvc("checkout", address("extract@alpha")).code == 0
     assert space.path("build/extract/alpha/rows.parquet").read_bytes() == rows
 
 
@@ -197,12 +198,12 @@ def test_two_builds_at_once(tmp_path: Path) -> None:
     """The second one waits, or says who holds the lock; what is built is whole."""
     space = copied(tmp_path)
     space.edit("conf/dataset/alpha.yaml", "quota: 4", "quota: 5")
-    command = [str(space.python), "-m", "dvc", "repro", "hidden_states@alpha"]
+    command = [str(space.python), "-m", "dvc", "repro", address("hidden_states@alpha")]
     first = subprocess.Popen(
         command, cwd=space.root, env=space.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     time.sleep(1.5)
-    second = space.dvc("repro", "hidden_states@alpha")
+    second = space.dvc("repro", address("hidden_states@alpha"))
     text, _ = first.communicate(timeout=120)
     ended = (first.returncode, second.code)
     assert ended == (0, 0) or ("lock" in text + second.text.lower() or "busy" in text + second.text), second.text

@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 from tinybuild import Space, copied, new
 
+from draftmill.pipeline import address
+
 PATIENCE_S = 120.0
 
 
 def killed(space: Space, target: str, ready: Callable[[], bool]) -> bool:
     """Start `dvc repro target` and kill it with everything it started once `ready` holds; False if it ended first."""
     building = subprocess.Popen(
-        [str(space.python), "-m", "dvc", "repro", target],
+        [str(space.python), "-m", "dvc", "repro", address(target)],
         cwd=space.root,
         env=space.environment(),
         stdout=subprocess.DEVNULL,

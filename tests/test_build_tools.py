@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tinybuild import Space, copied
 
-from draftmill import funnel
+from draftmill import __version__, funnel
 from draftmill.sweep import compare
 from draftmill.sweep.jobs import Result
 from draftmill.sweep.scaling import fit
@@ -81,13 +81,34 @@ def test_plan_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
     assert done.code == 0 and done.text.startswith("up to date"), done.text
     done = space.draftmill("plan", "blend.holdout.salt=other", "datasets.alpha.quota=8")
     assert "generate: quota changed (alpha)" in done.text, done.text
-    assert "blend: blend changed; after tokenize; after hidden_states" in done.text
+    assert "blend: blend changed; after generate; after tokenize; after hidden_states" in done.text
     assert next(line for line in done.text.splitlines() if line.startswith("alpha ")).split()[1:4] == ["20", "8", "4"]
     space.write("data/alpha.jsonl", space.path("data/alpha.jsonl").read_text(encoding="utf-8") + '{"question": "?"}\n')
     done = space.draftmill("plan", "sampling.temperature=0.5")
     assert "extract: data/alpha.jsonl changed (alpha)" in done.text
     assert "generate: asking changed (beta)" in done.text
     assert space.path("params.yaml").read_bytes() == before
+
+
+def test_every_manifest_says_what_it_was_made_from(tmp_path: Path) -> None:
+    """Code, dataset, revision, declaration, target, template and sampling: each stage what applies to it."""
+    space = copied(tmp_path)
+    made_from = {stage: space.metrics(stage, "alpha")["lineage"] for stage in ("extract", "generate", "tokenize")}
+    assert made_from["extract"].keys() == {"version", "dataset", "revision", "declaration"}
+    assert made_from["generate"].keys() == {"version", "dataset", "declaration", "target", "engine", "sampling"}
+    assert made_from["tokenize"].keys() == {"version", "dataset", "declaration", "target"}
+    target = made_from["generate"]["target"]
+    assert target == made_from["tokenize"]["target"] and target["name"] and len(target["template"]) == 32
+    assert made_from["generate"]["sampling"]["temperature"] == 0.0
+    states = json.loads(space.path("build/hidden_states/alpha/manifest.json").read_text(encoding="utf-8"))
+    assert states["version"] == __version__ and states["target"]["name"] == target["name"]
+    blended = space.metrics("blend")["lineage"]["datasets"]["alpha"]
+    assert blended["extract"]["declaration"] == made_from["extract"]["declaration"]
+    assert blended["generate"]["sampling"] == made_from["generate"]["sampling"]
+    drafter = json.loads(space.path("build/train/drafter/drafter.json").read_text(encoding="utf-8"))["lineage"]
+    assert drafter.keys() == {"version", "target", "declaration", "blend"}
+    exported = json.loads(space.path("build/export/lineage.json").read_text(encoding="utf-8"))
+    assert exported["train"] == drafter and exported["version"] == __version__
 
 
 @pytest.fixture
@@ -107,7 +128,8 @@ def swept(tmp_path: Path) -> Space:
 def test_a_sweep_compares_resumes_and_leaves_no_trace(swept: Space) -> None:
     """Three sizes by two drafters and one that cannot work; again: nothing is run twice; the workspace is as before."""
     before = {
-        name: swept.path(name).read_bytes() for name in ("params.yaml", "dvc.lock", "build/evaluate/metrics.json")
+        name: swept.path(name).read_bytes()
+        for name in ("params.yaml", "dvc.lock", "pipeline/hidden_states/dvc.lock", "build/evaluate/metrics.json")
     }
     command = [str(swept.python), "-m", "draftmill.sweep", "--multirun", "drafter=eagle3_tiny,dflash_tiny"]
     done = swept.run(*command, "blend.size={rows:4},{rows:5},{rows:6}")

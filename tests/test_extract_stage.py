@@ -205,7 +205,7 @@ def test_a_failure_is_one_clear_message(tmp_path: Path) -> None:
     done = stage(tmp_path, declared("x.jsonl", turns={"each": "tt"}))
     assert done.returncode == 1
     assert done.stderr.startswith("error: conf/dataset/toy.yaml: schema.turns.each: toy: tt matched nothing in 30 rows")
-    assert "dvc checkout extract@toy" in done.stderr
+    assert "dvc checkout pipeline/extract/dvc.yaml:extract@toy" in done.stderr
     listed = (tmp_path / ".draftmill/extract/toy.rejects.jsonl").read_text().splitlines()
     assert len(listed) == 30
     assert json.loads(listed[0])["reason"] == "no_user_turn"

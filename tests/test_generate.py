@@ -140,7 +140,9 @@ def test_the_store_comes_back_from_the_last_build(workspace: Path, tiny_target: 
     cached.parent.mkdir(parents=True)
     (workspace / "build/generate/demo/answers.parquet").rename(cached)
     lock = "stages: {generate@demo: {outs: [{path: build/generate/demo/answers.parquet, md5: abcdef}]}}"
-    (workspace / "dvc.lock").write_text(lock)
+    locked = workspace / "pipeline/generate/dvc.lock"
+    locked.parent.mkdir(parents=True)
+    locked.write_text(lock)
     build("demo")
     assert figures(workspace)["asked"] == 0
     assert (workspace / "build/generate/demo/answers.parquet").read_bytes() == first

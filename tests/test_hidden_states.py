@@ -231,7 +231,9 @@ class TestDamage:
         os.truncate(path, 1000)
         with pytest.raises(DataError, match="is damaged") as caught:
             Reader(OUT)
-        assert caught.value.file == str(path) and "dvc repro hidden_states@d" in str(caught.value)
+        assert caught.value.file == str(path) and "dvc repro pipeline/hidden_states/dvc.yaml:hidden_states@d" in str(
+            caught.value
+        )
 
     def test_a_missing_shard_is_named(self) -> None:
         path = sorted(OUT.glob("shard-*"))[0]

@@ -54,7 +54,7 @@ def test_export_says_what_is_missing(project: Project) -> None:
     with pytest.raises(BuildError, match="nothing is tokenized yet"):
         invoke("export-tokens")
     Path("params.yaml").write_text("datasets: {d: {}}")
-    with pytest.raises(BuildError, match="dvc repro tokenize@d"):
+    with pytest.raises(BuildError, match=r"dvc repro pipeline/tokenize/dvc\.yaml:tokenize@d"):
         invoke("export-tokens", "d")
     with pytest.raises(UsageError, match="no dataset 'other'"):
         invoke("export-tokens", "other")

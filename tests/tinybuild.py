@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from draftmill.pipeline import address
+
 ROOT = Path(__file__).parent.parent
 UPKEEP = {"compose", "replan"}
 AFTER_BLEND = ["train", "export", "evaluate", "report"]
@@ -73,7 +75,7 @@ class Done:
     @property
     def ran(self) -> list[str]:
         """The stages that dvc ran, in order, without those that only keep params.yaml up to date."""
-        names = re.findall(r"^Running stage '([^']+)':", self.text, re.MULTILINE)
+        names = re.findall(r"^Running stage '(?:[^':]+:)?([^':]+)':", self.text, re.MULTILINE)
         return [name for name in names if name not in UPKEEP]
 
 
@@ -117,8 +119,8 @@ class Space:
         return self.run(str(Path(sys.executable).with_name("draftmill")), *arguments)
 
     def repro(self, *arguments: str) -> list[str]:
-        """`dvc repro …`, which must succeed; the stages that ran, in order."""
-        done = self.dvc("repro", *arguments)
+        """`dvc repro …` of short names, which must succeed; the stages that ran, in order."""
+        done = self.dvc("repro", *map(address, arguments))
         assert done.code == 0, done.text
         return done.ran
 
@@ -162,7 +164,7 @@ def new(root: Path) -> Space:
     """The project's files with three small datasets of its own, nothing built."""
     root.mkdir(parents=True, exist_ok=True)
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in ("conf", "stages", "src"):
+    for folder in ("conf", "pipeline", "stages", "src"):
         shutil.copytree(ROOT / folder, root / folder, ignore=ignore)
     for name in ("dvc.yaml", ".dvcignore", ".gitignore", "data/hub.txt", ".dvc/config", ".dvc/.gitignore"):
         (root / name).parent.mkdir(exist_ok=True)

@@ -16,13 +16,14 @@ from typing import Any
 
 import yaml
 
+from draftmill import pipeline
 from draftmill.config import params
 from draftmill.errors import UsageError
 from draftmill.files import write_text
 from draftmill.hidden_states import manifest
 from draftmill.workspace import BUILD, keep
 
-_LOCK = Path("dvc.lock")
+_LOCK = pipeline.folder("hidden_states") / "dvc.lock"
 _CACHE = Path(".dvc/cache/files/md5")
 _STAGES = {"extract": "inputs", "generate": "answered", "tokenize": "answered", "hidden_states": "answered"}
 
@@ -52,21 +53,14 @@ def _removed_outputs() -> Iterator[Path]:
 
 
 def _forget_removed() -> None:
-    """Take the stages of removed datasets out of dvc.lock: DVC rewrites the whole file after every stage."""
-    lock = _lock(_LOCK.read_text(encoding="utf-8")) if _LOCK.exists() else {}
-    stages = lock.get("stages", {})
-    gone = [
-        name
-        for name in stages
-        if (kind := _STAGES.get(name.partition("@")[0])) and _dataset(name) not in params()[kind]
-    ]
-    if gone:
-        lock["stages"] = {name: entry for name, entry in stages.items() if name not in gone}
-        write_text(_LOCK, yaml.safe_dump(lock, sort_keys=False, allow_unicode=True, width=10**9))
-
-
-def _dataset(stage: str) -> str:
-    return stage.partition("@")[2]
+    """Take the stages of removed datasets out of their dvc.lock: DVC rewrites the whole file after every stage."""
+    for kind, names in _STAGES.items():
+        path = pipeline.folder(kind) / "dvc.lock"
+        stages = pipeline.stages_of(path.read_text(encoding="utf-8")) if path.exists() else {}
+        kept = {stage: entry for stage, entry in stages.items() if stage.partition("@")[2] in params()[names]}
+        if kept != stages:
+            lock = {"schema": "2.0", "stages": kept}
+            write_text(path, yaml.safe_dump(lock, sort_keys=False, allow_unicode=True, width=10**9))
 
 
 def _states(used: set[str], dry_run: bool) -> int:
@@ -86,8 +80,8 @@ def _used_at(revision: str) -> Iterator[str]:
     done = subprocess.run(["git", "show", f"{revision}:{_LOCK}"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UsageError(f"no {_LOCK} at the revision '{revision}'", found=done.stderr.strip())
-    for name, stage in _lock(done.stdout).get("stages", {}).items():
-        for out in stage.get("outs", ()) if name.startswith("hidden_states@") else ():
+    for stage in pipeline.stages_of(done.stdout).values():
+        for out in stage.get("outs", ()):
             found = _manifest(out["md5"])
             if found is None:
                 fix = "dvc pull, or leave this revision out"
@@ -110,11 +104,6 @@ def _cached(md5: str) -> Path:
 
 def _files(content: dict[str, Any]) -> Iterator[str]:
     return (part["file"] for shard in content["shards"].values() for part in shard["parts"])
-
-
-def _lock(text: str) -> dict[str, Any]:
-    loaded = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _bytes(folder: Path) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from draftmill.errors import BuildError
 from draftmill.files import rank
+from draftmill.pipeline import repro
 from draftmill.workspace import BUILD
 
 REASONS = ("empty_mask", "contaminated", "duplicate", "near_duplicate", "no_rule", "not_selected")
@@ -89,9 +90,7 @@ def load(dataset: str) -> Rows:
     index = pq.read_table(BUILD / "hidden_states" / dataset / "index.parquet", columns=["id", "length"])
     for other, path in ((mask, folder / "mask.parquet"), (index, _index(dataset))):
         if other.column("id") != tokens.column("id"):
-            raise BuildError(
-                "its rows are not those of tokens.parquet", file=path, fix=f"dvc repro hidden_states@{dataset}"
-            )
+            raise BuildError("its rows are not those of tokens.parquet", file=path, fix=repro("hidden_states", dataset))
     rows = Rows(
         dataset,
         tokens.column("id").to_pylist(),

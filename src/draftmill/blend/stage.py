@@ -17,11 +17,13 @@ from draftmill.blend.rows import Rows, load
 from draftmill.blend.write import Chosen
 from draftmill.console import say
 from draftmill.errors import BuildError, DataError
-from draftmill.files import write_jsonl, write_metrics
+from draftmill.files import digest, write_jsonl, write_metrics
 from draftmill.hidden_states.manifest import adopt
+from draftmill.lineage import SIZE, lineage, of_stage
 from draftmill.workspace import BUILD, output
 
 DEFAULT_YIELD = 0.99
+_MADE_BY = ("extract", "generate", "tokenize")
 
 
 def build(blend: Blend, members: Members, seed: int, expected: Mapping[str, float]) -> None:
@@ -53,7 +55,9 @@ def build(blend: Blend, members: Members, seed: int, expected: Mapping[str, floa
     say(table.text(made))
     _check(blend, allocation, taken)
     _leave(datasets, taken)
-    _write(datasets, taken, made, seed)
+    by_dataset = {name: {stage: of_stage(stage, name) for stage in _MADE_BY} for name in datasets}
+    made_from = lineage(declaration=digest([asdict(blend), seed], SIZE), datasets=by_dataset)
+    _write(datasets, taken, made, seed, made_from)
 
 
 def _check_masks(rows: Rows, expected: float) -> None:
@@ -98,7 +102,11 @@ def _leave(datasets: Mapping[str, Rows], taken: Mapping[str, list[int]]) -> None
 
 
 def _write(
-    datasets: Mapping[str, Rows], taken: Mapping[str, list[int]], made: Mapping[str, table.Figures], seed: int
+    datasets: Mapping[str, Rows],
+    taken: Mapping[str, list[int]],
+    made: Mapping[str, table.Figures],
+    seed: int,
+    made_from: Mapping[str, Any],
 ) -> None:
     folder = output("blend")
     ids = {name: rows.ids for name, rows in datasets.items()}
@@ -115,7 +123,7 @@ def _write(
     table.write_table(folder / "table.csv", made)
     table.write_lengths(folder / "lengths.csv", datasets, taken)
     write_jsonl(folder / "dropped.jsonl", _drops(datasets))
-    _metrics(folder, datasets, made, totals)
+    _metrics(folder, datasets, made, totals | {"lineage": made_from})
 
 
 def _copies(name: str, rows: list[int]) -> list[Chosen]:
@@ -138,7 +146,7 @@ def _drops(datasets: Mapping[str, Rows]) -> list[dict[str, Any]]:
 
 
 def _metrics(
-    folder: Path, datasets: Mapping[str, Rows], made: Mapping[str, table.Figures], totals: Mapping[str, dict[str, int]]
+    folder: Path, datasets: Mapping[str, Rows], made: Mapping[str, table.Figures], more: Mapping[str, Any]
 ) -> None:
     reasons = {name: Counter(reason for reason in rows.reason if reason) for name, rows in datasets.items()}
     dropped: Counter[str] = sum(reasons.values(), Counter())
@@ -146,4 +154,4 @@ def _metrics(
     described = {
         name: {**asdict(f), "dropped": dict(sorted(reasons[name].items()))} for name, f in sorted(made.items())
     }
-    write_metrics(folder, rows_in, rows_in - dropped.total(), dropped, datasets=described, **totals)
+    write_metrics(folder, rows_in, rows_in - dropped.total(), dropped, datasets=described, **more)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from draftmill.errors import BuildError
 from draftmill.files import parquet_writer, rank
 from draftmill.hidden_states.manifest import fingerprint
+from draftmill.pipeline import repro
 from draftmill.workspace import BUILD
 
 BUCKET_TOKENS = 16_000_000
@@ -119,7 +120,7 @@ def _check(table: pa.Table, dataset: str) -> None:
     for row, name in zip(ids, table.column("fingerprint").to_pylist(), strict=True):
         if fingerprint(row.values.to_numpy(zero_copy_only=False)) != name:
             path = BUILD / "hidden_states" / dataset / "index.parquet"
-            raise BuildError("is about other tokens", file=path, fix=f"dvc repro hidden_states@{dataset}")
+            raise BuildError("is about other tokens", file=path, fix=repro("hidden_states", dataset))
 
 
 def _batches(dataset: str, size: int = 512) -> Iterator[tuple[int, pa.Table]]:

@@ -16,6 +16,7 @@ from draftmill.compose.ensure import ADDED
 from draftmill.config import params
 from draftmill.console import say
 from draftmill.errors import BuildError
+from draftmill.pipeline import address
 
 
 def build_added() -> None:
@@ -27,10 +28,11 @@ def build_added() -> None:
     ADDED.unlink(missing_ok=True)
     composed = params()
     answered, known = composed["answered"], composed["inputs"]
-    targets = [f"{'hidden_states' if name in answered else 'extract'}@{name}" for name in names if name in known]
+    lasts = {name: "hidden_states" if name in answered else "extract" for name in names if name in known}
+    targets = [address(stage, name) for name, stage in lasts.items()]
     if not targets:
         return
-    say(f"building what was added: {', '.join(targets)}")
+    say(f"building what was added: {', '.join(lasts)}")
     if run_dvc("repro", "--keep-going", *targets) != 0:
         raise BuildError(f"not all of {', '.join(names)} could be built", fix="see the messages above, then run again")
 

@@ -14,23 +14,25 @@ from draftmill.errors import BuildError
 from draftmill.export.layout import config_of
 from draftmill.export.lint import lint
 from draftmill.files import replacing, write_json
+from draftmill.lineage import lineage
 from draftmill.workspace import BUILD, output
 
 MAPS = ("d2t", "t2d")
 
 
 def export(trained: Path, folder: Path, dtype: str) -> None:
-    """Write config.json and model.safetensors of the drafter in `trained` to `folder`; dtype float32 or bfloat16.
+    """Write config.json, model.safetensors and lineage.json of the drafter in `trained` to `folder`.
 
-    Raises BuildError if the result breaks a rule of a loader.
+    dtype: float32 or bfloat16. Raises BuildError if the result breaks a rule of a loader.
     """
-    arch, _ = read_architecture(trained / "drafter.json")
+    arch, facts = read_architecture(trained / "drafter.json")
     tensors = load_file(trained / "model.safetensors")
     cast = {name: tensor if name in MAPS else tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "model.safetensors") as temporary:
         save_file(cast, temporary, metadata={"format": "pt"})
     write_json(folder / "config.json", config_of(arch, dtype))
+    write_json(folder / "lineage.json", lineage(dtype=dtype, train=facts.get("lineage")))
     findings = lint(folder, vocab_size=arch.vocab_size, target_layers=arch.target_layers)
     for warning in (finding for finding in findings if not finding.fatal):
         say(f"export: {warning.message}")

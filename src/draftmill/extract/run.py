@@ -31,7 +31,9 @@ from draftmill.extract.readers import Chunk, chunks
 from draftmill.extract.relate import Relations, relate
 from draftmill.extract.schema import Schema
 from draftmill.files import record_run, replacing, write_metrics
+from draftmill.lineage import of_source
 from draftmill.paths import PatternTimeout
+from draftmill.pipeline import address
 from draftmill.workspace import keep, output
 
 if TYPE_CHECKING:
@@ -119,7 +121,9 @@ def run(dataset: str) -> None:
         folder = output("extract", dataset)
         repeated = write(outcome.reduced, folder / "rows.parquet")
         write_rejects(outcome, folder / "rejects.jsonl")
-        _write_metrics(outcome, repeated, folder)
+        composed = params()
+        made_from = of_source(dataset, composed["datasets"][dataset], composed.get("source_mode") or "real")
+        _write_metrics(outcome, repeated, folder, made_from)
     record_run("extract", dataset, seconds=round(time.monotonic() - started, 3), rows=outcome.rows)
     say(f"extract {dataset}: {summary(outcome)}")
 
@@ -229,7 +233,7 @@ def write_rejects(outcome: Outcome, path: Path) -> None:
             shutil.copyfileobj(lines, file)
 
 
-def _write_metrics(outcome: Outcome, repeated_ids: int, folder: Path) -> None:
+def _write_metrics(outcome: Outcome, repeated_ids: int, folder: Path, lineage: Mapping[str, Any]) -> None:
     dropped = outcome.filtered + outcome.rejects + Counter(duplicate=outcome.duplicates)
     notes = outcome.notes + Counter(repeated_ids=repeated_ids)
     write_metrics(
@@ -243,6 +247,7 @@ def _write_metrics(outcome: Outcome, repeated_ids: int, folder: Path) -> None:
             "yield": round(outcome.yield_, 6),
             "max_same": round(outcome.max_same, 6),
             "notes": dict(sorted(notes.items())),
+            "lineage": lineage,
         },
     )
 
@@ -262,6 +267,6 @@ def failing(declaration: Declaration) -> Iterator[None]:
     try:
         yield
     except DraftmillError as error:
-        back = f"the earlier output comes back with: dvc checkout extract@{declaration.name}"
+        back = f"the earlier output comes back with: dvc checkout {address('extract', declaration.name)}"
         error.fix = f"{error.fix}\n  {back}" if error.fix else back
         raise

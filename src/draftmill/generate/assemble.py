@@ -54,6 +54,7 @@ class Assembly:
         requested: Mapping[str, int | None],
         available: int,
         unasked: int,
+        lineage: Mapping[str, Any],
     ) -> None:
         """Write answers.parquet, rejects.jsonl and metrics.json.
 
@@ -61,6 +62,7 @@ class Assembly:
             rows: the rows that the quota takes, each with what was told or why nothing was.
             requested: what the quota asks for, as it stands in metrics.json.
             available: rows there are, of which the quota leaves out `unasked`.
+            lineage: what the answers were made from.
         """
         with _writer(self._folder / "answers.parquet") as add:
             for row, outcome in rows:
@@ -78,6 +80,7 @@ class Assembly:
             "finish": dict(sorted(self._finish.items())),
             "ended_early": dict(sorted(self._ended.items())),
             **self._lengths.summary(),
+            "lineage": lineage,
         }
         write_metrics(self._folder, available, self.taken, dropped, **figures)
 

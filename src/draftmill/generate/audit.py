@@ -15,6 +15,7 @@ from draftmill.generate.request import Answer
 from draftmill.generate.restore import earlier_answers
 from draftmill.generate.store import Store
 from draftmill.generate.talk import Talk
+from draftmill.pipeline import repro
 
 Findings = dict[str, list[str]]
 
@@ -27,7 +28,7 @@ def audit(dataset: str, settings: Settings, store: Store) -> tuple[int, Findings
     """
     path = earlier_answers(dataset)
     if path is None:
-        raise BuildError("no answers yet", file=f"build/generate/{dataset}", fix=f"dvc repro generate@{dataset}")
+        raise BuildError("no answers yet", file=f"build/generate/{dataset}", fix=repro("generate", dataset))
     auditor = _Auditor(Talk(settings), store)
     turns, found = 0, defaultdict[str, list[str]](list)
     with pq.ParquetFile(path) as file:

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 import pyarrow.parquet as pq
-import yaml
 
+from draftmill import pipeline
 from draftmill.console import say
 from draftmill.generate.request import Answer
 from draftmill.generate.store import Store
@@ -84,11 +84,7 @@ def _has(store: Store, path: Path) -> bool:
 
 def _in_cache(dataset: str, path: Path) -> Path | None:
     """Where DVC's cache has the file that dvc.lock names."""
-    lock = Path("dvc.lock")
-    if not lock.exists():
-        return None
-    loaded = yaml.load(lock.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    stage = (loaded or {}).get("stages", {}).get(f"generate@{dataset}", {})
+    stage = pipeline.locked().get(f"generate@{dataset}", {})
     for out in stage.get("outs", []):
         if out.get("path") == path.as_posix() and isinstance(out.get("md5"), str):
             return _cache_folder() / "files" / "md5" / out["md5"][:2] / out["md5"][2:]

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from draftmill.errors import BuildError, ConfigError, did_you_mean
 from draftmill.generate.dialogue import Message
+from draftmill.pipeline import repro
 
 _COLUMNS = ("id", "conversation", "tools", "group", "dedup", "meta")
 _BATCH_ROWS = 256
@@ -44,7 +45,7 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise BuildError("not there yet", file=path, fix=f"run `dvc repro extract@{path.parent.name}`")
+            raise BuildError("not there yet", file=path, fix=repro("extract", path.parent.name))
         self._path = path
 
     def ids(self) -> list[str]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from draftmill.errors import DataError
+from draftmill.pipeline import repro
 from draftmill.workspace import keep
 
 ABANDONED_S = 3600.0
@@ -43,6 +44,7 @@ def file_digest(path: Path) -> str:
 class Manifest:
     """manifest.json: `layers` are ascending hidden_states indices, `shards` maps a shard to its parts and tokens."""
 
+    version: str  # of draftmill, that wrote it
     dataset: str
     mode: str
     engine: str
@@ -70,7 +72,7 @@ def load_manifest(folder: Path) -> Manifest:
         return Manifest(**{**fields, "layers": tuple(fields["layers"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(
-            f"the hidden states are not complete ({error})", file=path, fix=f"dvc repro hidden_states@{folder.name}"
+            f"the hidden states are not complete ({error})", file=path, fix=repro("hidden_states", folder.name)
         ) from None
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftmill import __version__
 from draftmill.console import Progress, progress, say
 from draftmill.errors import BuildError, ConfigError, DraftmillError
 from draftmill.files import digest, parquet_writer, record_run, write_json
@@ -22,6 +23,7 @@ from draftmill.hidden_states.engines import Batch, Engine, Local, Vllm
 from draftmill.hidden_states.manifest import Ids
 from draftmill.hidden_states.shards import Store
 from draftmill.hidden_states.tokens import Rows
+from draftmill.lineage import of_target
 from draftmill.workspace import BUILD, keep, output
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Job:
     dataset: str
     states: States
     run: StatesRun
-    target: dict[str, Any]  # name, revision, weights (digest), states (name of the store): the manifest's `target`
+    target: dict[str, Any]  # the manifest's: name, revision, template, weights (digest), states (name of the store)
     num_layers: int
     hidden_size: int
 
@@ -56,7 +58,7 @@ def job(dataset: str, states: States, run: StatesRun, target: Target) -> Job:
     from draftmill.target import shape, weights_digest
 
     form, weights = shape(target), weights_digest(target)
-    described = {"name": target.name, "revision": target.revision, "weights": weights}
+    described = of_target(target) | {"weights": weights}
     described["states"] = digest([weights, states.dtype, states.engine], 8)
     made = Job(
         dataset=dataset, states=states, run=run, target=described, num_layers=form.layers, hidden_size=form.hidden_size
@@ -227,6 +229,7 @@ def _finish(work: Job, rows: Rows, folder: Path, store: Store, plan: Plan) -> No
         shards[shard] = {"tokens": parts[0].tokens, "parts": described}
     _write_index(folder / "index.parquet", rows, places)
     manifest = {
+        "version": __version__,
         "dataset": work.dataset,
         "mode": work.states.mode,
         "engine": work.states.engine,

@@ -16,6 +16,7 @@ from torch import Tensor
 from draftmill.errors import DataError
 from draftmill.hidden_states.manifest import Manifest, distrust, file_digest, load_manifest
 from draftmill.hidden_states.shards import DTYPES, ROW, open_file, row_sum
+from draftmill.pipeline import repro
 
 
 class _Part(NamedTuple):
@@ -52,7 +53,7 @@ class Reader:
         return Reader, (self.folder, self.layers, self.weights)
 
     def _check_request(self) -> None:
-        path, again = self.folder / "manifest.json", f"dvc repro hidden_states@{self.folder.name}"
+        path, again = self.folder / "manifest.json", repro("hidden_states", self.folder.name)
         if self.weights not in (None, self.manifest.target["weights"]):
             found = f"states of {self.manifest.target['name']} ({self.manifest.target['weights'][:12]})"
             raise DataError("these are the hidden states of another target", file=path, found=found, fix=again)
@@ -131,7 +132,7 @@ def _load(path: Path, manifest: Manifest) -> _Part:
 
 def _damaged(message: str, path: Path, found: str | None = None) -> DataError:
     distrust(path)
-    return DataError(message, file=path, found=found, fix=f"dvc repro hidden_states@{path.parent.name} builds it again")
+    return DataError(message, file=path, found=found, fix=f"{repro('hidden_states', path.parent.name)} builds it again")
 
 
 def verify(folder: Path) -> int:

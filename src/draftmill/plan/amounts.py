@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from draftmill import pipeline
 from draftmill.compose import tracked
 from draftmill.config import build
 from draftmill.generate.quota import parse
 from draftmill.generate.settings import Engine, Sampling
 from draftmill.hidden_states import States
 from draftmill.plan import Rates
-from draftmill.plan.stages import lock
 from draftmill.target import Target, shape
 from draftmill.workspace import BUILD, keep
 
@@ -92,7 +92,7 @@ def _wanted(quota: Any, available: int | None, cap: int | None) -> int | None:
 
 def _answered(name: str, values: Mapping[str, Any]) -> int:
     """Rows in the last build's answers, if target, engine and sampling are still the same."""
-    locked = lock().get(f"generate@{name}", {}).get("params", {}).get(tracked.file(name).as_posix(), {})
+    locked = pipeline.locked().get(f"generate@{name}", {}).get("params", {}).get(tracked.file(name).as_posix(), {})
     same = locked.get("asking") == tracked.of(name, values)["asking"]
     return int(_metrics("generate", name).get("rows_out", 0)) if same else 0
 

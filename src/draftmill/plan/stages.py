@@ -13,11 +13,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from draftmill import pipeline
 from draftmill.compose import tracked
 from draftmill.errors import BuildError
 from draftmill.workspace import PARAMS
@@ -43,8 +41,8 @@ class _Stage:
 
 
 def steps(values: Mapping[str, Any]) -> list[Step]:
-    """The stages that a build of the composed configuration `values` would run, in the order of dvc.yaml."""
-    locked = lock()
+    """The stages that a build of the composed configuration `values` would run, in the order of execution."""
+    locked = pipeline.locked()
     changed = _changed_files()
     found: list[Step] = []
     rewritten: dict[str, str] = {}
@@ -56,15 +54,9 @@ def steps(values: Mapping[str, Any]) -> list[Step]:
     return found
 
 
-def lock() -> dict[str, Any]:
-    """What dvc.lock has, by stage; empty before the first build."""
-    stages: dict[str, Any] = _yaml(Path("dvc.lock")).get("stages", {})
-    return stages
-
-
 def _stages(values: Mapping[str, Any]) -> Iterator[_Stage]:
-    """The stages of dvc.yaml with foreach and templates filled in from `values`."""
-    for name, stage in _yaml(Path("dvc.yaml"))["stages"].items():
+    """The declared stages with foreach and templates filled in from `values`."""
+    for name, stage in pipeline.declared().items():
         if name in UPKEEP:
             continue
         if "foreach" not in stage:
@@ -130,12 +122,6 @@ def _changed_files() -> dict[str, list[str]]:
         for entry in entries:
             if isinstance(entry, dict):
                 paths = [*entry.get("changed deps", ()), *entry.get("changed outs", ())]
-                changed.setdefault(stage, []).extend(path for path in paths if path not in parameters)
+                known = changed.setdefault(stage.rpartition(":")[2], [])
+                known.extend(path for path in paths if path not in parameters)
     return changed
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return loaded if isinstance(loaded, dict) else {}

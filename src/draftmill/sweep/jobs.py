@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from draftmill import pipeline
 from draftmill.compose import tracked
 from draftmill.compose.composition import composed
 from draftmill.compose.replan import run_dvc
@@ -75,7 +76,7 @@ def _fingerprint(values: Mapping[str, Any]) -> str:
     """A digest of what decides a build: configuration without `run`, code, sizes and times of data files."""
     identity = {key: value for key, value in values.items() if key not in ("run", "conf_digest")}
     code = hashlib.sha256()
-    for path in _files(Path("src"), Path("stages"), Path("dvc.yaml")):
+    for path in _files(Path("src"), Path("stages"), *(path.with_suffix(".yaml") for path in pipeline.locks())):
         if "__pycache__" not in path.parts:
             code.update(path.as_posix().encode() + path.read_bytes())
     inputs = [Path(path) for path in values["inputs"].values()]
@@ -89,9 +90,9 @@ def _files(*paths: Path) -> Iterator[Path]:
 
 
 class Workspace:
-    """Remembers params.yaml, dvc.lock and the outputs, and brings them back: `with Workspace(): …`."""
+    """Remembers params.yaml, every dvc.lock and the outputs, and brings them back: `with Workspace(): …`."""
 
-    FILES = (Path("params.yaml"), Path("dvc.lock"), Path(".draftmill/compose/params.yaml"))
+    FILES = (Path("params.yaml"), Path(".draftmill/compose/params.yaml"), *pipeline.locks())
 
     def __enter__(self) -> None:
         files = (*self.FILES, *tracked.FOLDER.glob("*.json"))

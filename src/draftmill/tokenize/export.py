@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from draftmill.config import declared
 from draftmill.errors import BuildError
+from draftmill.pipeline import repro
 from draftmill.workspace import BUILD
 
 BATCH_ROWS = 256
@@ -61,5 +62,5 @@ def _rows_of(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
 def _there(file: Path, dataset: str) -> Path:
     if not file.exists():
         declared(dataset)
-        raise BuildError("not there yet", file=file, fix=f"dvc repro tokenize@{dataset}")
+        raise BuildError("not there yet", file=file, fix=repro("tokenize", dataset))
     return file

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from draftmill.config import declared, section
 from draftmill.console import printable, say
 from draftmill.errors import BuildError, DataError, UsageError, did_you_mean
+from draftmill.pipeline import repro
 from draftmill.target import Renderer, Target, renderer
 from draftmill.tokenize.colours import pieces
 from draftmill.workspace import BUILD
@@ -75,7 +76,7 @@ def _first_id(dataset: str) -> str:
         if file.exists():
             for batch in pq.ParquetFile(file).iter_batches(1, columns=["id"]):
                 return str(batch["id"][0])
-    raise BuildError("nothing is built yet", file=str(BUILD), fix=f"dvc repro tokenize@{dataset}")
+    raise BuildError("nothing is built yet", file=str(BUILD), fix=repro("tokenize", dataset))
 
 
 def _raw(dataset: str, row: str) -> Callable[[], None] | None:

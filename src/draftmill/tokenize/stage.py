@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from draftmill.config import params, section
 from draftmill.console import excerpt, progress, say
 from draftmill.errors import BuildError, DataError
-from draftmill.files import parquet_writer, record_run, write_jsonl, write_metrics
+from draftmill.files import digest, parquet_writer, record_run, write_jsonl, write_metrics
+from draftmill.lineage import SIZE, lineage, of_target
 from draftmill.target import Renderer, RenderError, Target, renderer
 from draftmill.tokenize.limits import fit
 from draftmill.tokenize.mask import Mask, common_prefix
@@ -51,7 +52,9 @@ def build(dataset: str) -> None:
     mask = Mask.read(declared["mask"], dataset)
     started = time.monotonic()
     work = Work(renderer(section("target", Target)), mask)
-    work.write(BUILD / "generate" / dataset / "answers.parquet", output("tokenize", dataset))
+    target = of_target(work.renderer.target, work.renderer.digest)
+    made_from = lineage(dataset=dataset, declaration=digest(declared["mask"], SIZE), target=target)
+    work.write(BUILD / "generate" / dataset / "answers.parquet", output("tokenize", dataset), made_from)
     record_run("tokenize", dataset, seconds=round(time.monotonic() - started, 3), rows=work.statistics.rows)
     say(f"tokenize {dataset}: {work.statistics.line()}")
     work.check(dataset, expected_yield((declared.get("schema") or {}).get("expect")))
@@ -72,7 +75,7 @@ class Work:
         self.dropped: Counter[str] = Counter()
         self.rejects: list[dict[str, str]] = []
 
-    def write(self, answers: Path, folder: Path) -> None:
+    def write(self, answers: Path, folder: Path, lineage: Mapping[str, Any]) -> None:
         """Tokenize every row of `answers` into `folder`."""
         if not answers.exists():
             raise BuildError("not there yet", file=answers, fix="run `dvc repro`")
@@ -90,7 +93,7 @@ class Work:
                 shown.advance(batch.num_rows)
         write_jsonl(folder / "rejects.jsonl", self.rejects)
         kept = total - sum(self.dropped.values())
-        write_metrics(folder, total, kept, self.dropped, **self.statistics.figures())
+        write_metrics(folder, total, kept, self.dropped, **self.statistics.figures(), lineage=lineage)
 
     def chunk(self, rows: list[dict[str, Any]]) -> list[Tokenized]:
         """The conversations of some rows of answers.parquet, tokenized."""

@@ -20,6 +20,7 @@ from draftmill.drafters.vocabulary import choose, ids_of, map_digest
 from draftmill.errors import DataError
 from draftmill.files import digest, record_run
 from draftmill.hidden_states.online import Online
+from draftmill.lineage import SIZE, lineage, of_target
 from draftmill.target import Target, load_model, prepare, shape, weights_digest
 from draftmill.train import TrainRun
 from draftmill.train.checkpoint import Progress, save_tensors
@@ -68,13 +69,21 @@ def train(drafter: Drafter, target: Target, seed: int, run: TrainRun, device_nam
         )
         progress = trainer.fit()
         if metrics is not None:
-            facts = {"steps": progress.step, "tokens_seen": progress.tokens}
+            facts: dict[str, Any] = {"steps": progress.step, "tokens_seen": progress.tokens}
             metrics.close(**facts, draft_vocab_size=arch.draft_vocab_size)
-            _write(folder / "drafter", objective.drafter, arch, seed=seed, target=target.name, **facts)
+            made_from = _lineage(drafter, target, [marks["train"], marks["heldout"]])
+            facts |= {"seed": seed, "target": target.name, "lineage": made_from}
+            _write(folder / "drafter", objective.drafter, arch, **facts)
             _forget(out)
             run_facts = {"seconds": time.monotonic() - began, "waited": trainer.waited_s, "tokens": progress.tokens}
             record_run("train", None, resumed_at=trainer.resumed_at, **run_facts)
     return progress
+
+
+def _lineage(drafter: Drafter, target: Target, blend: object) -> dict[str, Any]:
+    """By the bytes of the blend, not by what it was made from: that may change without a row that differs."""
+    recipe = digest(asdict(drafter), SIZE)
+    return lineage(target=of_target(target), declaration=recipe, blend=digest(blend, SIZE))
 
 
 def _forget(checkpoints: Path) -> None:
