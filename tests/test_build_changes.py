@@ -91,7 +91,7 @@ def test_other_paths_ask_only_what_was_not_answered(space: Space) -> None:
     assert space.repro("train") == ["extract@alpha", "blend"]
     space.edit("conf/dataset/alpha.yaml", "id: key}", "id: key, meta: {name: key}}")
     ran = space.repro("blend")
-    assert ran == ["extract@alpha", "generate@alpha", "blend"]
+    assert ran == ["extract@alpha", "generate@alpha", "tokenize@alpha", "blend"]
     assert (figures := space.figures("generate", "alpha"))["asked"] == 0 and figures["reused"] == 4
     assert not any(name.endswith("@beta") for name in ran)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from tinybuild import Space, copied, new
 
+from draftmill.compose.composition import composed
 from draftmill.compose.ensure import recompose
-from draftmill.errors import ConfigError
+from draftmill.errors import ConfigError, DraftmillError
+from draftmill.gc import collect
 from draftmill.pipeline import address
 
 
@@ -101,6 +103,26 @@ GOOD = "source: {files: data/alpha.jsonl}\nschema: {prompt: question}\n"
         (ALPHA, 'source: {files: "\0"}\n', ["conf/dataset/alpha.yaml", "a character that YAML forbids"]),
         ("conf/dataset/more/beta.yaml", GOOD, ["conf/dataset/more/beta.yaml", "move it to conf/dataset/beta.yaml"]),
         ("conf/target/chatml_tools.jinja", None, ["conf/target/chatml_tools.jinja", "no such file"]),
+        (
+            "conf/experiment/tiny.yaml",
+            "# @package _global_\nrun: {device: potato}\n",
+            ["conf/run/default.yaml: run.device", "found: potato", "fix: "],
+        ),
+        (ALPHA, GOOD.replace("alpha.jsonl", "*.jsnl"), ["conf/dataset/alpha.yaml: source", "data/*.jsnl", "fix: "]),
+        (
+            ALPHA,
+            GOOD.replace("data/alpha.jsonl", "[data/alpha.jsonl, data/alpa.jsonl]"),
+            ["conf/dataset/alpha.yaml: source", "data/alpa.jsonl", "did you mean data/alpha.jsonl?"],
+        ),
+        (ALPHA, GOOD + "description: ${ 5\n", ["conf/dataset/alpha.yaml: description: '${' at line 3", "found: ${ 5"]),
+        (ALPHA, GOOD + "tags: [a, '${']\n", ["conf/dataset/alpha.yaml: tags[1]: '${' at line 3", "fix: "]),
+        (ALPHA, GOOD + "defaults: [bet]\n", ["conf/dataset/alpha.yaml: defaults", "bet", "did you mean 'beta'?"]),
+        ("conf/blend/default.yaml", "sise: 3\n", ["conf/blend/default.yaml: sise", "did you mean 'size'?"]),
+        (
+            "conf/blend/default.yaml",
+            "allocate: {all: {match: none, take: all}}\n",
+            ["conf/blend/default.yaml: allocate.all", "none"],
+        ),
     ],
 )
 def test_a_faulty_configuration(
@@ -128,6 +150,35 @@ def test_bytes_that_are_no_text_and_links_to_nowhere(project: Space, monkeypatch
         said.append(str(caught.value))
     assert "conf/dataset/alpha.yaml: is not UTF-8" in said[0]
     assert "is a link that leads nowhere" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("sampling.temprature=1", ["sampling.temprature", "did you mean 'temperature'?"]),
+        ("datasets.alfa.quota=3", ["datasets.alfa.quota", "did you mean 'alpha'?"]),
+        ("nope=1", ["nope: there is no 'nope'", "known here: "]),
+        ("=", ["=: is no override", "fix: key=value"]),
+        ("quota_cap=[1", ["quota_cap=[1: is no override"]),
+        ("experiment=tiny,quickstart", ["gives several values"]),
+        ("experiment=tinny", ["conf/experiment: there is no 'tinny'", "did you mean 'tiny'?"]),
+        ("seed.more=1", ["seed.more", "no keys of its own"]),
+    ],
+)
+def test_a_wrong_override(project: Space, override: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`draftmill plan` and sweeps name what was written and what was probably meant."""
+    monkeypatch.chdir(project.root)
+    with pytest.raises(DraftmillError) as caught:
+        composed([override])
+    for part in told:
+        assert part in str(caught.value), (part, str(caught.value))
+
+
+def test_gc_belongs_into_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere there is nothing to free, and it says so."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"params\.yaml: not there yet"):
+        collect()
 
 
 def test_a_fault_ends_the_command_with_one_message(project: Space) -> None:

@@ -21,8 +21,11 @@ from draftmill.pipeline import address
 PATIENCE_S = 120.0
 
 
-def killed(space: Space, target: str, ready: Callable[[], bool]) -> bool:
-    """Start `dvc repro target` and kill it with everything it started once `ready` holds; False if it ended first."""
+def killed(space: Space, target: str, ready: Callable[[], bool], how: signal.Signals = signal.SIGKILL) -> bool:
+    """Start `dvc repro target` and kill it with everything it started once `ready` holds; False if it ended first.
+
+    SIGINT to the whole group is what Ctrl-C does.
+    """
     building = subprocess.Popen(
         [str(space.python), "-m", "dvc", "repro", address(target)],
         cwd=space.root,
@@ -37,7 +40,7 @@ def killed(space: Space, target: str, ready: Callable[[], bool]) -> bool:
         time.sleep(0.02)
     alive = building.poll() is None
     if alive:
-        os.killpg(building.pid, signal.SIGKILL)
+        os.killpg(building.pid, how)
     building.wait()
     return alive
 
@@ -48,14 +51,15 @@ def answers(space: Space) -> int:
         return int(store.execute("SELECT count(*) FROM answers").fetchone()[0])
 
 
-def test_generate_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """Answers that were stored before the kill are not asked again."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_generate_goes_on_after_a_kill(tmp_path: Path, how: signal.Signals) -> None:
+    """Answers that were stored before the kill, or Ctrl-C, are not asked again."""
     space = copied(tmp_path)
     before = answers(space)
     space.edit("conf/experiment/tiny.yaml", "max_new_tokens: 8", "max_new_tokens: 300")
     space.edit("conf/run/default.yaml", "batch_size: 32", "batch_size: 1")
     space.edit("conf/dataset/alpha.yaml", "quota: 4", "quota: 8")
-    assert killed(space, "generate@alpha", lambda: answers(space) > before + 1)
+    assert killed(space, "generate@alpha", lambda: answers(space) > before + 1, how)
     stored = answers(space) - before  # of rows the first build did not ask
     assert space.repro("generate@alpha") == ["generate@alpha"]
     figures = space.figures("generate", "alpha")
@@ -79,13 +83,14 @@ def test_train_goes_on_after_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_fifty_kills_change_no_byte(tmp_path: Path) -> None:
-    """kill -9 at random moments of a whole build; the build that completes equals an undisturbed one up to blend."""
+@pytest.mark.parametrize(("how", "times"), [(signal.SIGKILL, 50), (signal.SIGINT, 8)])
+def test_kills_change_no_byte(tmp_path: Path, how: signal.Signals, times: int) -> None:
+    """At random moments of a whole build; the build that completes equals an undisturbed one up to blend."""
     space, moments = new(tmp_path / "project"), random.Random(0)
     assert space.draftmill("compose").code == 0
-    for _ in range(50):
+    for _ in range(times):
         end = time.monotonic() + moments.uniform(0.5, 12.0)
-        killed(space, "report", lambda end=end: time.monotonic() > end)  # type: ignore[misc]
+        killed(space, "report", lambda end=end: time.monotonic() > end, how)  # type: ignore[misc]
     space.repro()
     whole = copied(tmp_path / "undisturbed")
     assert_equal_builds(space, whole)

@@ -12,14 +12,19 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NoReturn
 
 # What is wrong with the machine and not with draftmill: said in words, without a traceback.
-_FULL = "no space left; what was finished is kept in .draftmill/, free some and run it again (`draftmill gc` helps)"
-_CLOSED = "cannot be written here: check its owner, its permissions, and whether the disk is mounted read-only"
-_MACHINE = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EROFS: _CLOSED, errno.EACCES: _CLOSED, errno.EPERM: _CLOSED}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+# Libraries in Rust and SQLite hide the number in their own errors.
+_HIDDEN = re.compile(r"os error (\d+)|code: (\d+)")
+_SQLITE = {"SQLITE_FULL": errno.ENOSPC, "SQLITE_READONLY": errno.EROFS, "SQLITE_CANTOPEN": errno.EACCES}
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -81,6 +86,29 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{close}'?" if close else f"known here: {', '.join(names)}"
 
 
+def of_machine(error: BaseException, file: str | os.PathLike[str] | None = None) -> BuildError | None:
+    """The BuildError for a disk that is full or cannot be written; None for any other error. `file`: being written."""
+    number, place = _errno(error), file or getattr(error, "filename", None)
+    if number in _CLOSED:
+        fix = "check its owner, its permissions, and whether the disk is mounted read-only"
+        return BuildError("cannot be written", file=place, found=os.strerror(number), fix=fix)
+    if number not in _FULL:
+        return None
+    folder = next(path for path in (*Path(place or ".").absolute().parents, Path("/")) if path.is_dir())
+    fix = "free some (`draftmill gc` helps) and run it again; what was finished is kept in .draftmill/"
+    free = f"{shutil.disk_usage(folder).free / 1e6:,.1f} MB free when it failed"
+    return BuildError("no space left on the disk", file=place, found=free, fix=fix)
+
+
+def _errno(error: BaseException) -> int | None:
+    if isinstance(error, OSError):
+        return error.errno
+    if name := getattr(error, "sqlite_errorname", None):
+        return next((number for prefix, number in _SQLITE.items() if name.startswith(prefix)), None)
+    hidden = _HIDDEN.search(str(error)) if type(error).__name__ == "SafetensorError" else None
+    return int(hidden[1] or hidden[2]) if hidden else None
+
+
 def guard(run: Callable[[], object]) -> NoReturn:
     """Run a program's main function and exit: 0, the error's code, or 130 when interrupted."""
     from draftmill.console import printable
@@ -90,13 +118,13 @@ def guard(run: Callable[[], object]) -> NoReturn:
     except DraftmillError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
-    except OSError as error:
-        if error.errno not in _MACHINE:
-            raise
-        place = f"{error.filename}: " if error.filename else ""
-        print(printable(f"error: {place}{_MACHINE[error.errno]}"), file=sys.stderr)
-        sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         print("interrupted; what was finished is kept in .draftmill/", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        told = of_machine(error)
+        if told is None:
+            raise
+        print(printable(f"error: {told}"), file=sys.stderr)
+        sys.exit(told.exit_code)
     sys.exit(EXIT_DONE)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from draftmill.errors import of_machine
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -49,6 +51,10 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except Exception as error:
+        if told := of_machine(error, path):  # before what was written so far is given back
+            raise told from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -32,6 +32,7 @@ def collect(
     revisions: Sequence[str] = (), *, checkpoints: bool = False, dry_run: bool = False
 ) -> list[tuple[str, int]]:
     """What was (or would be) deleted, each with its bytes. `revisions` are git revisions whose states are kept too."""
+    params()  # outside a project there is nothing to give back: say so
     found = [(folder, _bytes(folder)) for folder in _removed_outputs()]
     if checkpoints:
         found += [(folder, _bytes(folder)) for folder in sorted(keep("train").iterdir()) if folder.is_dir()]

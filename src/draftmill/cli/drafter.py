@@ -29,10 +29,10 @@ def lint_export(
         vocab, layers = config["vocab_size"], config["num_hidden_layers"]
     findings = lint(folder, vocab_size=vocab, target_layers=layers)
     for finding in findings:
-        say(f"{'error' if finding.fatal else 'warning'}: {finding.message}")
+        say(f"{'error' if finding.fatal else 'warning'}: {finding.message}\n  fix: {finding.fix}")
     broken = sum(finding.fatal for finding in findings)
     if broken:
-        raise BuildError(f"{broken} broken rules", file=folder)
+        raise BuildError(f"{broken} broken rules", file=folder, fix="see each above; docs/serving.md has the layout")
     say(f"{folder}: no broken rule")
 
 

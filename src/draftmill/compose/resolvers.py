@@ -110,11 +110,17 @@ def answered(datasets: Any) -> dict[str, str]:
 
 
 def blend_members(blend: Any, datasets: Any) -> dict[str, Any]:
-    """The datasets that each rule, priority and decontamination of the blend names."""
+    """The datasets that each rule, priority and decontamination of the blend names; nothing for a faulty blend.
+
+    The validation reports that, with the file that was chosen, which is not known here.
+    """
     from draftmill.blend import Blend, members
 
-    rules = build(Blend, plain(blend), file="conf/blend", key="")
-    return asdict(members(rules, {name: plain(datasets[name]) for name in enabled(datasets)}))
+    try:
+        rules = build(Blend, plain(blend), file="conf/blend", key="")
+        return asdict(members(rules, {name: plain(datasets[name]) for name in enabled(datasets)}))
+    except ConfigError:
+        return {}
 
 
 def _refuse_environment(name: str, *_: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from draftmill.compose.composition import Composition
 from draftmill.config import build
-from draftmill.errors import ConfigError, did_you_mean, nearest
+from draftmill.errors import ConfigError, DataError, did_you_mean, nearest
 
 # section of params.yaml: the module and dataclass that read it.
 SECTIONS = {
@@ -33,6 +33,7 @@ SECTIONS = {
 _SCALARS = ("seed", "source_mode", "quota_cap")
 _ADDED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "datasets")
 _RUN = ("device", "threads", "workers")
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
 
 def validate(composition: Composition) -> None:
@@ -48,6 +49,7 @@ def validate(composition: Composition) -> None:
         key = name if group == "run" else ""
         build(getattr(importlib.import_module(module), cls), value, file=composition.file(group), key=key)
     _check_datasets(composition.values)
+    _check_blend(composition)
 
 
 def _check_keys(composition: Composition) -> None:
@@ -68,6 +70,10 @@ def _check_keys(composition: Composition) -> None:
 
 def _check_run(composition: Composition) -> None:
     run = composition.values.get("run") or {}
+    device = run.get("device", "auto")
+    if not (isinstance(device, str) and _DEVICE.fullmatch(device)):
+        fix = did_you_mean(str(device), ("auto", "cpu", "cuda", "cuda:1", "mps"))
+        raise ConfigError("is no device", file=composition.file("run"), key="run.device", found=str(device), fix=fix)
     for key, least in ("threads", 0), ("workers", 1):
         value = run.get(key, least)
         if type(value) is not int or value < least:
@@ -105,12 +111,38 @@ def _check_datasets(values: Mapping[str, Any]) -> None:
         validate_dataset(name, declaration, f"conf/dataset/{name}.yaml")
         if name in values["inputs"]:
             _check_input(name, Path(values["inputs"][name]))
+            _check_sources(name, declaration, values["source_mode"])
     if not values.get("answered"):
         raise ConfigError(
             "no dataset takes part in the training",
             file="conf/dataset",
             found=f"{len(datasets)} declared, none with  enabled: true  and  role: train",
         )
+
+
+def _check_blend(composition: Composition) -> None:
+    from draftmill.blend import FILE, Blend, members
+
+    values, file = composition.values, composition.file("blend")
+    blend = build(Blend, values["blend"], file=file, key="")
+    try:
+        members(blend, {name: values["datasets"][name] for name in values["dataset_names"]})
+    except ConfigError as error:
+        error.file = file if error.file == FILE else error.file
+        raise
+
+
+def _check_sources(name: str, declaration: Mapping[str, Any], mode: str) -> None:
+    """Each path, glob or folder must mean a file now; extract would say it an hour later."""
+    from draftmill.extract.readers.files import resolve
+    from draftmill.extract.source import Source, listed
+
+    source = build(Source, declaration["source"], file=f"conf/dataset/{name}.yaml", key="source")
+    try:
+        resolve(listed(source.pick("sample" if mode == "sample" else "real").files))
+    except DataError as error:
+        message, found = f"{error.message}", error.file
+        raise ConfigError(message, file=f"conf/dataset/{name}.yaml", key="source", found=found, fix=error.fix) from None
 
 
 def _check_input(name: str, path: Path) -> None:

@@ -38,7 +38,8 @@ def export(trained: Path, folder: Path, dtype: str) -> None:
         say(f"export: {warning.message}")
     fatal = [finding.message for finding in findings if finding.fatal]
     if fatal:
-        raise BuildError("; ".join(fatal), file=folder)
+        fix = "draftmill wrote this itself: please report it, with the target's config.json"
+        raise BuildError("; ".join(fatal), file=folder, fix=fix)
 
 
 def build(drafter: Drafter) -> None:

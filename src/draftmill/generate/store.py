@@ -20,7 +20,7 @@ from typing import Any, cast
 import orjson
 
 from draftmill.console import say
-from draftmill.errors import BuildError
+from draftmill.errors import BuildError, of_machine
 from draftmill.generate.request import Answer, Finish
 
 COMMIT_ANSWERS, COMMIT_SECONDS = 64, 1.0
@@ -53,7 +53,7 @@ class Store:
                 self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute(_TABLE)
         except sqlite3.DatabaseError as error:
-            raise BuildError(
+            raise of_machine(error, path) or BuildError(
                 f"the answer store cannot be opened: {error}",
                 file=path,
                 fix="move the file away (answers of build/generate come back into a new one)",
