@@ -112,6 +112,9 @@ def test_a_share_of_the_blend_and_a_recipe(space: Space) -> None:
     space.edit("conf/blend/default.yaml", "size: null", "size: {rows: 5}")
     assert space.repro("blend") == ["blend"]
     assert space.metrics("blend")["train"]["rows"] == 5
+    space.edit("conf/blend/default.yaml", "size: {rows: 5}", "size: {rows: 4}")
+    assert space.repro("blend") == ["blend"]
+    assert space.metrics("blend")["train"]["rows"] == 4
     space.edit("conf/drafter/eagle3_tiny.yaml", "learning_rate:", "# faster\n  learning_rate: 0.002\n  # was")
     assert space.repro("train") == ["train"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_every_blend_belongs_to_an_experiment_whose_datasets_it_takes() -> None:
         values = composed([f"experiment={experiment}", f"blend={blend}"]).values
         taken = [name for names in values["blend_members"]["rules"].values() for name in names]
         assert sorted(taken) == sorted(values["answered"])
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_parameter_hides_from_the_run_cache(name: str) -> None:
+    """DVC leaves keys named `size` and `nfiles` out of what tells runs apart; the blend has a digest for that."""
+    values = composed([f"experiment={name}"]).values
+    tracked = ("target", "drafter", "evaluate", "sampling", "blend_members")
+    assert not {"size", "nfiles"} & {key for section in tracked for key in keys(values[section])}
+    larger = composed([f"experiment={name}", "blend.size={rows:123}"]).values
+    assert larger["blend_digest"] != values["blend_digest"]
+
+
+def keys(value: object) -> Iterator[str]:
+    """Every key at any depth."""
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield key
+        yield from keys(inner)
 
 
 def test_params_yaml_is_what_conf_composes_to() -> None:

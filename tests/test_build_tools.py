@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 import pytest
-from tinybuild import Space, copied
+from tinybuild import Space, copied, new
 
 from draftmill import __version__, funnel
 from draftmill.sweep import compare
@@ -88,6 +88,20 @@ def test_plan_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
     assert "extract: data/alpha.jsonl changed (alpha)" in done.text
     assert "generate: asking changed (beta)" in done.text
     assert space.path("params.yaml").read_bytes() == before
+
+
+def test_plan_before_anything_was_extracted(tmp_path: Path) -> None:
+    """Rows of files here are counted; what only the Hub knows comes after extract."""
+    space = new(tmp_path / "project")
+    space.write("conf/dataset/beta.yaml", "source: {hub: owner/name, revision: abc}\nschema: {prompt: q}\nquota: all\n")
+    space.edit("conf/experiment/tiny.yaml", "source_mode: sample", "source_mode: real")
+    space.edit("conf/experiment/tiny.yaml", "quota_cap: 8", "quota_cap: null")
+    assert space.draftmill("compose").code == 0
+    done = space.draftmill("plan")
+    assert done.code == 0, done.text
+    alpha, beta = (next(line for line in done.text.splitlines() if line.startswith(name)) for name in ("alpha", "beta"))
+    assert alpha.split()[1:5] == ["≤", "20", "4", "4"]
+    assert beta.count("after extract") == 5 and "without beta: how much they hold is known after extract" in done.text
 
 
 def test_every_manifest_says_what_it_was_made_from(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from draftmill.plan.stages import Step
 
 app = typer.Typer()
+UNKNOWN = "after extract"
 
 
 @app.command()
@@ -57,10 +58,14 @@ def _show(amounts: Sequence[Amount], total: Total) -> None:
     header = ("dataset", "available", "rows", "requests", "prompt tokens", "answer tokens", "states GB")
     lines = []
     for amount in amounts:
-        counts = (amount.available, amount.rows, amount.requests, amount.prompt_tokens, amount.answer_tokens)
-        cells = ("?" if count is None else f"{count:,}" for count in counts)
-        lines.append((amount.dataset, *cells, f"{amount.state_bytes / 1e9:.3f}"))
+        counts = (amount.rows, amount.requests, amount.prompt_tokens, amount.answer_tokens)
+        cells = (UNKNOWN if amount.rows is None else f"{count:,}" for count in counts)
+        bound = "" if amount.available is None or not amount.is_bound else "≤ "
+        available = UNKNOWN if amount.available is None else f"{bound}{amount.available:,}"
+        lines.append((amount.dataset, available, *cells, f"{amount.state_bytes / 1e9:.3f}"))
     say(aligned(header, lines))
+    if open_ := [amount.dataset for amount in amounts if amount.rows is None]:
+        say(f"without {', '.join(open_)}: how much they hold is known {UNKNOWN}")
     dollars = "no prices" if total.dollars is None else f"{total.dollars:,.2f} US dollars"
     say(
         f"{total.requests:,} requests, {dollars}, {total.answer_hours:.2f} hours of answering and "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Follow from the datasets themselves; a change of them says nothing new.
-_DERIVED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "datasets")
+_DERIVED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "blend_digest", "datasets")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +77,8 @@ def overrides(composed: Mapping[str, Any], found: Mapping[str, Any]) -> list[str
     """`key=value` for each value in `found` that is not what was composed: what somebody set by hand."""
     pairs = []
     for dotted in _keys(composed, found):
+        if (part := dotted.split(".")[0]) in _DERIVED and part != "datasets":
+            continue
         value: Any = found
         for part in dotted.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

@@ -9,6 +9,7 @@
 | draftmill.enabled | the sorted names of the datasets that take part |
 | draftmill.inputs, draftmill.answered | {name: input} of those, and of those that are trained on |
 | draftmill.blend_members | which datasets each rule of the blend takes: a changed tag matters only if it changes this |
+| draftmill.digest | a digest of a whole section |
 | draftmill.file_digest | a digest of a file's bytes, so that an edited template is a changed parameter |
 """
 
@@ -27,6 +28,7 @@ from omegaconf import OmegaConf
 
 from draftmill.config import build
 from draftmill.errors import ConfigError
+from draftmill.files import digest
 
 # A dataset that is read from the Hub has no local path: it depends on this file, which never
 # changes, and its pinned revision is the parameter.
@@ -155,6 +157,7 @@ def register(root: Path) -> None:
         "inputs": inputs,
         "answered": answered,
         "blend_members": blend_members,
+        "digest": lambda section: digest(plain(section)),
         "file_digest": file_digest,
     }
     for name, function in table.items():

@@ -31,7 +31,7 @@ SECTIONS = {
 
 # Keys that no dataclass reads: single values, and what composing adds.
 _SCALARS = ("seed", "source_mode", "quota_cap")
-_ADDED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "datasets")
+_ADDED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "blend_digest", "datasets")
 _RUN = ("device", "threads", "workers")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 

@@ -1,7 +1,8 @@
 """How much each dataset would ask, and what that takes; from earlier builds where there are any, else from rates.
 
-Rows come from extract's counters, tokens from tokenize's; a dataset that was not extracted yet shows its quota. Rows
-answered before, by the same target and sampling, are not asked again.
+Rows come from extract's counters, tokens from tokenize's. For a dataset that was not extracted yet, the rows of small
+files here are counted, which extract will not exceed; for others there is only its quota. Rows answered before, by
+the same target and sampling, are not asked again.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from draftmill import pipeline
 from draftmill.compose import tracked
 from draftmill.config import build
+from draftmill.errors import DataError
 from draftmill.generate.quota import parse
 from draftmill.generate.settings import Engine, Sampling
 from draftmill.hidden_states import States
@@ -22,16 +26,19 @@ from draftmill.plan import Rates
 from draftmill.target import Target, shape
 from draftmill.workspace import BUILD, keep
 
+COUNTED_BYTES = 32 << 20
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amount:
-    """One dataset's estimate; `rows` and `available` are None where only the source knows.
+    """One dataset's estimate; `rows` and `available` are None where only extract will know, `is_bound` what it reads.
 
     `requests` are those not answered before. Tokens are of all rows for the states, of the new requests for the rest.
     """
 
     dataset: str
     available: int | None
+    is_bound: bool
     rows: int | None
     requests: int
     prompt_tokens: int
@@ -65,7 +72,8 @@ def estimate(values: Mapping[str, Any]) -> tuple[list[Amount], Total]:
 
 def _amount(name: str, values: Mapping[str, Any], rates: Rates, per_token: int) -> Amount:
     declared = values["datasets"][name]
-    available = _metrics("extract", name).get("rows_out")
+    extracted = _metrics("extract", name).get("rows_out")
+    available = _at_most(name, values) if extracted is None else extracted
     rows = _wanted(declared["quota"], available, values.get("quota_cap"))
     recorded = declared["answer_resolved"] == "dataset"
     requests = 0 if recorded or rows is None else max(0, rows - _answered(name, values))
@@ -73,6 +81,7 @@ def _amount(name: str, values: Mapping[str, Any], rates: Rates, per_token: int) 
     return Amount(
         dataset=name,
         available=available,
+        is_bound=extracted is None,
         rows=rows,
         requests=requests,
         prompt_tokens=round(requests * prompt),
@@ -80,6 +89,23 @@ def _amount(name: str, values: Mapping[str, Any], rates: Rates, per_token: int) 
         states_tokens=round((rows or 0) * (prompt + answer)),
         state_bytes=round((rows or 0) * (prompt + answer) * per_token),
     )
+
+
+def _at_most(name: str, values: Mapping[str, Any]) -> int | None:
+    """The rows of a dataset's files, if they are here and read in about a second."""
+    from draftmill.extract.readers import Reject, read
+    from draftmill.extract.readers.files import resolve
+    from draftmill.extract.source import Source, listed
+
+    file, declared = f"conf/dataset/{name}.yaml", values["datasets"][name]["source"]
+    mode: Literal["sample", "real"] = "sample" if values["source_mode"] == "sample" else "real"
+    source = build(Source, declared, file=file, key="source").pick(mode)
+    files = [] if source.hub else resolve(listed(source.files or source.sample))
+    if not files or sum(Path(path).stat().st_size for path in files) > COUNTED_BYTES:
+        return None
+    with suppress(DataError):  # extract says what is wrong with them
+        return sum(not isinstance(item.value, Reject) for item in read(source))
+    return None
 
 
 def _wanted(quota: Any, available: int | None, cap: int | None) -> int | None:

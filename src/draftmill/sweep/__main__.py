@@ -44,7 +44,7 @@ def size_overrides() -> list[str]:
     metrics = BUILD / "blend" / "metrics.json"
     if not metrics.exists():
         raise UsageError("there is no blend to take fractions of", file=metrics, fix="run `dvc repro` first")
-    rows = int(json.loads(metrics.read_text(encoding="utf-8"))["rows_out"])
+    rows = int(json.loads(metrics.read_text(encoding="utf-8"))["train"]["rows"])
     sizes = ",".join(f"{{rows:{max(1, rows // part)}}}" for part in SIZES)
     return ["--multirun", f"blend.size={sizes}"]
 

@@ -53,7 +53,7 @@ def run_job(overrides: Sequence[str]) -> Result:
             overrides=tuple(overrides), experiment=name, metrics={}, error="the build failed, see its messages"
         )
     result = Result(
-        overrides=tuple(overrides), experiment=name, metrics=_json("evaluate"), rows=_json("blend")["rows_out"]
+        overrides=tuple(overrides), experiment=name, metrics=_json("evaluate"), rows=_json("blend")["train"]["rows"]
     )
     write_json(record, asdict(result))
     return result

@@ -42,5 +42,8 @@ def store(conf: Path) -> None:
         "inputs": "${draftmill.inputs:${datasets}}",
         "answered": "${draftmill.answered:${datasets}}",
         "blend_members": "${draftmill.blend_members:${blend},${datasets}}",
+        # DVC's run-cache leaves keys named `size` out of what tells two runs apart, those of parameters too: without
+        # the digest, a blend of another size would be served with the rows of the earlier one.
+        "blend_digest": "${draftmill.digest:${blend}}",
     }
     nodes.store(name="build_info", node=build_info, package="_global_", provider="draftmill")
