@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from tinybuild import Space, copied, new
+from tinybuild import AFTER_BLEND, Space, copied, new
 
 from draftmill import __version__, funnel
 from draftmill.sweep import compare
@@ -127,10 +128,11 @@ def test_every_manifest_says_what_it_was_made_from(tmp_path: Path) -> None:
 
 @pytest.fixture
 def swept(tmp_path: Path) -> Space:
-    """A built project with a rule that has a share."""
+    """A built project with two rules that share the blend."""
     space = copied(tmp_path)
-    space.edit("conf/blend/default.yaml", "size: null", "size: {rows: 6}")
-    space.edit("conf/blend/default.yaml", 'all: {match: "*", take: all}', 'all: {match: "*", share: 1, temperature: 1}')
+    space.edit("conf/blend/default.yaml", "size: null", "size: {rows: 4}")
+    shared = 'beta: {match: beta, share: 1}\n  rest: {match: "*", share: 1}'
+    space.edit("conf/blend/default.yaml", 'all: {match: "*", take: all}', shared)
     space.edit("conf/states/default.yaml", "for: [eagle3]", "for: [eagle3, dflash]")
     space.repro()
     space.commit("ready to be swept")
@@ -140,20 +142,21 @@ def swept(tmp_path: Path) -> Space:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_sweep_compares_resumes_and_leaves_no_trace(swept: Space) -> None:
-    """Three sizes by two drafters and one that cannot work; again: nothing is run twice; the workspace is as before."""
+    """Three shares by two drafters, then one that cannot work: nothing is run twice; the workspace is as before."""
     before = {
         name: swept.path(name).read_bytes()
         for name in ("params.yaml", "dvc.lock", "pipeline/hidden_states/dvc.lock", "build/evaluate/metrics.json")
     }
     command = [str(swept.python), "-m", "draftmill.sweep", "--multirun", "drafter=eagle3_tiny,dflash_tiny"]
-    done = swept.run(*command, "blend.size={rows:4},{rows:5},{rows:6}")
+    done = swept.run(*command, "blend.allocate.beta.share=0.5,1,2")
     assert done.code == 0, done.text
-    assert len(done.ran) and not any(name.startswith(("generate", "hidden_states")) for name in done.ran)
+    ran = Counter(done.ran)
+    assert ran.keys() == {"blend", *AFTER_BLEND} and ran["blend"] == 2 and ran["train"] == 5, ran  # share 1 was there
     (table,) = swept.path("multirun").rglob("comparison.csv")
     assert len(table.read_text(encoding="utf-8").splitlines()) == 7
     assert {name: swept.path(name).read_bytes() for name in before} == before
-    again = swept.run(*command, "blend.size={rows:4},{rows:5},{rows:0}")
-    assert again.code == 1
+    again = swept.run(*command, "blend.allocate.beta.share=0.5,1,-1")
+    assert again.code == 1 and again.ran == []
     assert again.text.count("(from an earlier run)") == 4
     assert "2 of 6 jobs failed" in again.text
     assert {name: swept.path(name).read_bytes() for name in before} == before
@@ -165,4 +168,7 @@ def test_the_size_sweep_fits_a_curve(swept: Space) -> None:
     """Four sizes of the workspace's own blend."""
     done = swept.run(str(swept.python), "-m", "draftmill.sweep", "size")
     assert done.code == 0, done.text
-    assert "fit:" in done.text
+    assert "fit:" in done.text, done.text
+    (table,) = swept.path("multirun").rglob("comparison.csv")
+    with open(table, encoding="utf-8") as file:
+        assert {int(line["rows"]) for line in csv.DictReader(file)} == {1, 2, 4}

@@ -26,8 +26,11 @@ def lineage(**made_from: Any) -> dict[str, Any]:
 
 
 def of_source(dataset: str, declared: dict[str, Any], source_mode: str) -> dict[str, Any]:
-    """Of extract: the dataset, the revision it was read at, and a digest of what was declared about its rows."""
-    source = declared["source"]
+    """Of extract: the dataset, the revision it was read at, and a digest of what was declared about its rows.
+
+    The order in which files are named changes no row, and not this either.
+    """
+    source = {key: sorted(value) if isinstance(value, list) else value for key, value in declared["source"].items()}
     is_sample = source_mode == "sample" and bool(source.get("sample"))
     rules = [source, *(declared.get(key) for key in ("schema", "keep_resolved", "flag_resolved"))]
     revision = "sample" if is_sample else source.get("revision")
