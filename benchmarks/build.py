@@ -36,7 +36,10 @@ import pathlib, sys, time
 stage, dataset = pathlib.Path(sys.argv[0]).stem, sys.argv[1] if len(sys.argv) > 1 else ""
 folder = pathlib.Path("build", stage, dataset)
 folder.mkdir(parents=True, exist_ok=True)
-files = {"extract": ["rows.parquet"], "generate": ["answers.parquet"], "tokenize": ["tokens.parquet", "mask.parquet"]}
+files = {
+    "extract": ["rows.parquet"], "generate": ["answers.parquet"], "tokenize": ["tokens.parquet", "mask.parquet"],
+    "blend": ["train.parquet", "heldout.parquet"],
+}
 for name in [*files.get(stage, ["output.txt"]), "rejects.jsonl", "metrics.json"]:
     (folder / name).write_text('{"of": "%s%s"}' % (stage, dataset))
 with open("seconds.txt", "a") as file:
