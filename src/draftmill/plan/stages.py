@@ -22,6 +22,8 @@ from draftmill.workspace import PARAMS
 
 # These two only keep params.yaml and the plan itself up to date.
 UPKEEP = ("compose", "replan")
+# Follows from `blend`, which is a parameter of the same stage.
+ECHOES = ("blend_digest",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +93,7 @@ def _reasons(
         return
     recorded = locked.get("params", {})
     for file, key in stage.params:
-        if recorded.get(file, {}).get(key, ...) != _value(stage, file, key, values):
+        if key not in ECHOES and recorded.get(file, {}).get(key, ...) != _value(stage, file, key, values):
             yield f"{key} changed"
     known = {entry["path"] for entry in locked.get("deps", ())}
     yield from (f"{path} is read now" for path in stage.deps if path not in known)
