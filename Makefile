@@ -21,6 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 build: $(READY) ## set up, then build what is not up to date; ends with the funnel, accept length and the report's path
+	$(BIN)/draftmill mend
 	$(BIN)/dvc repro --keep-going; status=$$?; $(BIN)/draftmill funnel && exit $$status
 
 # One thread each: on two cores, threads of two workers would wait for each other.

@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from dvc.lock import make_lock
 from tinybuild import Space, copied, new
 
 from draftmill.compose.composition import composed
 from draftmill.compose.ensure import recompose
 from draftmill.errors import ConfigError, DraftmillError
 from draftmill.gc import collect
+from draftmill.mend import mend
 from draftmill.pipeline import address
 
 
@@ -172,6 +174,20 @@ def test_a_wrong_override(project: Space, override: str, told: list[str], monkey
         composed([override])
     for part in told:
         assert part in str(caught.value), (part, str(caught.value))
+
+
+def test_half_written_lock_files_are_mended(project: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kill left of DVC's files, and nothing else; not while a build holds DVC's lock."""
+    monkeypatch.chdir(project.root)
+    good = "schema: '2.0'\nstages:\n  a:\n    cmd: b\n"
+    texts = {".dvc/tmp/rwlock": "", "dvc.lock": good[:-6] + "dep", "pipeline/extract/dvc.lock": good}
+    for name, text in texts.items():
+        project.write(name, text)
+    with make_lock(".dvc/tmp/lock", tmp_dir=".dvc/tmp"):
+        assert mend() == []
+    assert [path.as_posix() for path in mend()] == [".dvc/tmp/rwlock", "dvc.lock"]
+    assert mend() == [] and project.path("pipeline/extract/dvc.lock").exists()
+    project.path("pipeline/extract/dvc.lock").unlink()
 
 
 def test_gc_belongs_into_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

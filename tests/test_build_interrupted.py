@@ -91,6 +91,7 @@ def test_kills_change_no_byte(tmp_path: Path, how: signal.Signals, times: int) -
     for _ in range(times):
         end = time.monotonic() + moments.uniform(0.5, 12.0)
         killed(space, "report", lambda end=end: time.monotonic() > end, how)  # type: ignore[misc]
+        assert space.draftmill("mend").code == 0
     space.repro()
     whole = copied(tmp_path / "undisturbed")
     assert_equal_builds(space, whole)

@@ -1,4 +1,4 @@
-"""Commands about the whole build: compose, use, funnel."""
+"""Commands about the whole build: compose, use, mend, funnel."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ def use(name: Annotated[str, typer.Argument(help="a file of conf/experiment, wit
         experiments.use(before)
         raise
     say(f"conf/config.yaml builds {name} now")
+
+
+@app.command()
+def mend() -> None:
+    """After a kill -9: delete what it left half-written of DVC's own lock files. Nothing built is lost."""
+    from draftmill import mend as files
+    from draftmill.console import say
+
+    for path in files.mend():
+        say(f"{path}: was half-written, deleted")
 
 
 @app.command()
