@@ -169,6 +169,18 @@ def test_order_of_files_chunks_workers_and_memory_change_no_byte(
     assert sorted(lines) == sorted(expected["rejects.jsonl"].splitlines())
 
 
+def test_stretches_are_of_one_size_with_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "x.jsonl", [{"t": chat(("user", f"q{i}"), ("ai", "a" * 100))} for i in range(8000)])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(readers, "CHUNK_BYTES", 20_000)
+    raw = {"source": {"files": "x.jsonl"}, "schema": {"turns": {"each": "t"}, "keep": "first_user"}}
+    with collected(from_map("toy", raw, "f", "real"), memory=0) as outcome:
+        assert len(outcome.reduced.runs.runs) > 50
+        sizes = [len(stretch) for stretch in table._stretches(outcome.reduced, outcome.reduced.runs.nbytes // 20)]
+    assert sum(sizes) == 8000
+    assert len(sizes) > 15 and max(sizes) < 3 * 8000 / 20, "ids are hashes, and every run is sorted by them"
+
+
 def test_bad_input_is_counted_with_reasons(tmp_path: Path) -> None:
     good = json.dumps({"t": chat(("user", "q"), ("assistant", "nul \x00 byte"))}).encode()
     lines = [

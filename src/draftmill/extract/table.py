@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 GROUP_ROWS, GROUP_BYTES = 10_000, 2 << 20
 """Where a row group ends: it depends on the rows only."""
 STRETCH_BYTES = 3 << 20
-SAMPLE = 64
+SAMPLE, PHASE = 64, 27
 """One of so many ids is looked at to divide a dataset into stretches."""
 
 
@@ -82,7 +82,11 @@ def _edges(runs: Runs, limit: int) -> list[str]:
     count = 1 + runs.nbytes // limit
     if count == 1:
         return []
-    sample: list[str] = sorted(name for run in runs.runs for name in runs.keys(run)["id"].to_pylist()[::SAMPLE])
+    sample: list[str] = []
+    for number, run in enumerate(runs.runs):
+        # Runs are sorted: the same places in each of them would leave wide gaps between the ids that are looked at.
+        sample += runs.keys(run)["id"].to_pylist()[number * PHASE % SAMPLE :: SAMPLE]
+    sample.sort()
     return sorted(set(sample[:: max(1, len(sample) // count)][1:]))
 
 
