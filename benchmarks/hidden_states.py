@@ -190,10 +190,10 @@ def measure(quick: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="draftmill-bench-") as name:
         os.chdir(name)
         os.environ.pop("DRAFTMILL_KEEP", None)
-        capture, padding = compare_capture(8 if quick else 30, 25 if quick else 150, 2 if quick else 3)
+        capture, padding = compare_capture(8 if quick else 30, 16 if quick else 150, 2 if quick else 3)
         loading = compare_loading()
         os.chdir(before)
-    memory = compare_memory(50, 300 if quick else 4000)
+    memory = compare_memory(50, 200 if quick else 4000)
     return [
         at_least("capture_of_bare_forward", capture, CAPTURE),
         at_most("padding", padding, PADDING),

@@ -30,6 +30,18 @@ def test_every_benchmark_takes_the_two_options(program: Path) -> None:
     assert "--quick" in done.stdout and "--json" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("program", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_runs(program: Path) -> None:
+    """Quickly; whether a limit is kept is no test's business."""
+    command = [sys.executable, program, "--quick", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["figures"]
+    assert found and all(set(figure) == {"name", "value", "limit", "better", "ok"} for figure in found)
+
+
 def test_figures_as_one_json_object(
     figures: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
