@@ -13,7 +13,7 @@ import pytest
 import torch
 from generating import answers, figures, metrics, questions, stage, write_params, write_rows
 
-from draftmill.errors import BuildError, ConfigError
+from draftmill.errors import BuildError, ConfigError, UsageError
 from draftmill.generate import everything
 from draftmill.generate.audit import audit
 from draftmill.generate.decode import decode, nucleus
@@ -167,7 +167,7 @@ def everything_without_composing(names: list[str]) -> None:
 
 def test_unknown_names_and_missing_rows(workspace: Path, tiny_target: Target) -> None:
     write_params(workspace, tiny_target)
-    with pytest.raises(ConfigError, match="did you mean 'demo'"):
+    with pytest.raises(UsageError, match="did you mean 'demo'"):
         everything_without_composing(["dem"])
     with pytest.raises(BuildError, match="extract@demo"):
         build("demo")
