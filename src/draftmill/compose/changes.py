@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Follow from the datasets themselves; a change of them says nothing new.
-_DERIVED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "blend_digest", "datasets")
+# What composing adds: it follows from the rest, and a change of it says nothing new.
+DERIVED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "blend_digest", "datasets")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ def between(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
         for name in new_inputs
         if name in old_inputs and (keys := list(_keys(old["datasets"][name], new["datasets"][name])))
     }
-    rest_old, rest_new = ({key: value[key] for key in value if key not in _DERIVED} for value in (old, new))
+    rest_old, rest_new = ({key: value[key] for key in value if key not in DERIVED} for value in (old, new))
     for section in sorted(rest_new.keys() | rest_old.keys()) if old else ():
         if rest_old.get(section) != rest_new.get(section):
             changed[section] = list(_keys(rest_old.get(section), rest_new.get(section)))
@@ -77,7 +77,7 @@ def overrides(composed: Mapping[str, Any], found: Mapping[str, Any]) -> list[str
     """`key=value` for each value in `found` that is not what was composed: what somebody set by hand."""
     pairs = []
     for dotted in _keys(composed, found):
-        if (part := dotted.split(".")[0]) in _DERIVED and part != "datasets":
+        if (part := dotted.split(".")[0]) in DERIVED and part != "datasets":
             continue
         value: Any = found
         for part in dotted.split("."):

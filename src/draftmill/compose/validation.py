@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from draftmill.compose.changes import DERIVED
 from draftmill.compose.composition import Composition
 from draftmill.config import build
 from draftmill.errors import ConfigError, DataError, did_you_mean, nearest
@@ -29,9 +30,8 @@ SECTIONS = {
 }
 
 
-# Keys that no dataclass reads: single values, and what composing adds.
+# Keys that no dataclass reads.
 _SCALARS = ("seed", "source_mode", "quota_cap")
-_ADDED = ("conf_digest", "dataset_names", "inputs", "answered", "blend_members", "blend_digest", "datasets")
 _RUN = ("device", "threads", "workers")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
@@ -57,7 +57,7 @@ def _check_keys(composition: Composition) -> None:
     names = [name.split(".") for name in SECTIONS]
     writable = {parts[0] for parts in names} | set(_SCALARS) | {"datasets"}
     for key in composition.values:
-        if key not in writable and key not in _ADDED:
+        if key not in writable and key not in DERIVED:
             fix = did_you_mean(str(key), writable)
             raise ConfigError(f"unknown key '{key}'", file=_holder(composition, str(key)), key=str(key), fix=fix)
     run = composition.values.get("run")

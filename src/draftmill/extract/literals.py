@@ -14,7 +14,8 @@ import orjson
 MAX_LITERAL_CHARS = 1_000_000
 MAX_LITERAL_DEPTH = 60
 _DIGITS_ALIKE = bytes(48 if 48 <= byte < 58 else 97 for byte in range(256))
-_LONG_RUN = b"0" * 19
+LONG_DIGITS = 19
+_LONG_RUN = b"0" * LONG_DIGITS
 _OPENING, _CLOSING = frozenset("[{("), frozenset("]})")
 
 
@@ -22,12 +23,15 @@ class Unwritable(ValueError):
     """A value that JSON cannot say."""
 
 
+def has_long_run(text: bytes) -> bool:
+    """Whether `text` has a run of 19 digits, or more, wherever it stands."""
+    return _LONG_RUN in text.translate(_DIGITS_ALIKE)
+
+
 def loads(text: str) -> Any:
     """The value of a JSON text, whole numbers exact at any length. Raises ValueError."""
     data = text.encode()
-    if len(data) > len(_LONG_RUN) and _LONG_RUN in data.translate(
-        _DIGITS_ALIKE
-    ):  # orjson makes a float of what does not fit 64 bits
+    if len(data) > LONG_DIGITS and has_long_run(data):  # orjson makes a float of what does not fit 64 bits
         return json.loads(data)
     return orjson.loads(data)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from draftmill.extract.literals import LONG_DIGITS
 from draftmill.extract.readers import files
 from draftmill.extract.readers.items import Chunk, Compression, Reject
-from draftmill.extract.readers.values import LONG_DIGITS, has_long_number, parse, parse_all
+from draftmill.extract.readers.values import has_long_number, parse, parse_all
 
 LONGEST_FIRST_LINE = 1 << 25
 _BOM = b"\xef\xbb\xbf"

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import orjson
 
+from draftmill.extract.literals import LONG_DIGITS, has_long_run
 from draftmill.extract.readers.items import BLANK, Blank, Reject
 
-LONG_DIGITS = 19
 TOO_LARGE = "a number is too large for a double, or has more than 4300 digits"
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_DIGITS)
-_DIGITS_ALIKE = bytes(48 if 48 <= byte < 58 else 97 for byte in range(256))
-_LONG_RUN = b"0" * LONG_DIGITS
 _HIGH, _DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x3030303030303030)
 _MANY = 1000
 _NOT_FINITE = re.compile(rb"\b(?:NaN|Infinity)\b")
@@ -34,7 +32,7 @@ def has_long_number(block: bytes) -> bool:
     groups = np.frombuffer(block, np.uint64, len(block) // 8) & _HIGH
     places = np.flatnonzero(groups == _DIGITS)
     if len(places) > _MANY:
-        return _LONG_RUN in block.translate(_DIGITS_ALIKE)
+        return has_long_run(block)
     return any(_LONG_NUMBER.search(block, max(8 * int(place) - 18, 0), 8 * int(place) + 26) for place in places)
 
 
@@ -58,7 +56,7 @@ def parse(text: bytes) -> Any | Reject | Blank:
         if _NOT_FINITE.search(text):
             return _without_constants(text)
         return _exact(text) if "infinity" in str(error) else refusal(str(error))
-    return _exact(text) if _LONG_RUN in text.translate(_DIGITS_ALIKE) else value
+    return _exact(text) if has_long_run(text) else value
 
 
 def refusal(complaint: str) -> Reject:
