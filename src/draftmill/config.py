@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from draftmill.errors import ConfigError, UsageError, did_you_mean
+from draftmill.files import parse_yaml
 from draftmill.workspace import PARAMS
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def _load(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise ConfigError("not there yet", file=path, fix="run `draftmill compose`, or `dvc repro`")
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        loaded = parse_yaml(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}", file=path) from None
     if not isinstance(loaded, dict):

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from draftmill import pipeline
+from draftmill.files import parse_yaml
 
 _TMP = Path(".dvc/tmp")
 
@@ -41,7 +42,7 @@ def _readable(path: Path) -> bool:
         if path.name == "rwlock":
             SCHEMA(json.loads(text))
         else:
-            COMPILED_LOCKFILE_SCHEMA(yaml.safe_load(text))
+            COMPILED_LOCKFILE_SCHEMA(parse_yaml(text))
     except (ValueError, Invalid, yaml.YAMLError):
         return False
     return True

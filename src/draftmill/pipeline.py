@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from draftmill.files import parse_yaml
+
 PER_DATASET = ("extract", "generate", "tokenize", "hidden_states")
 
 
@@ -52,8 +54,6 @@ def _stages(path: Path) -> dict[str, Any]:
 
 def stages_of(text: str) -> dict[str, Any]:
     """The `stages` of a dvc.yaml or dvc.lock."""
-    import yaml
-
-    loaded = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loaded = parse_yaml(text)
     stages = loaded.get("stages") if isinstance(loaded, dict) else None
     return stages if isinstance(stages, dict) else {}

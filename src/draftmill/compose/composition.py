@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from draftmill.compose.explaining import explained, of_override
 from draftmill.compose.sources import CONF
 from draftmill.errors import ConfigError
+from draftmill.files import parse_yaml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,7 @@ def _composed(overrides: Sequence[str], conf: Path) -> Composition:
 
 def parse(text: str) -> dict[str, Any]:
     """The plain data of a composed YAML text."""
-    loaded: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    loaded: dict[str, Any] = parse_yaml(text)
     return loaded
 
 
