@@ -101,6 +101,41 @@ def test_a_row_that_is_a_list(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "rows_", "text", "instead"),
+    [
+        ("x.jsonl", None, "[{row}, {row}]\n", '"$[*][*]"'),
+        ("x.json", "data", '{"data": [{row}, {row}]}', '"data[*]"'),
+        ("x.json", None, '{"data": [{row}, {row}]}', '"data[*]"'),
+        ("x.jsonl", None, '{"data": [{row}, {row}]}\n', '"$[*].data[*]"'),
+        ("x.json", None, '{"a b": {"x": {row}, "y": {row}}}', "\"$['a b'][*]\""),
+        ("x.json", None, '{"a": {row}, "b": {row}}', '"*"'),
+        ("x.jsonl", None, '{"a": {row}, "b": {row}}\n', '"$[*][*]"'),
+    ],
+)
+def test_rows_that_stand_deeper(tmp_path: Path, name: str, rows_: str | None, text: str, instead: str) -> None:
+    (tmp_path / name).write_text(text.replace("{row}", json.dumps({"t": chat(("user", "q"))})))
+    source = {"files": str(tmp_path / name)} | ({"rows": rows_} if rows_ else {})
+    found = failure(tmp_path, T, source=source)
+    expect(found, "schema.turns.each", f"write  rows: {instead}  in source")
+    source["rows"] = json.loads(instead)
+    assert extract(tmp_path, T, source=source, checked=True).duplicates == 1, "the advice is right"
+
+
+def test_rows_that_match_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({"data": rows(3)}))
+    found = failure(tmp_path, T, source={"files": str(tmp_path / "x.json"), "rows": "dta[*]"})
+    expect(found, "source.rows", "dta[*] matched nothing", "keys there: data 1", "did you mean 'data'?")
+    (tmp_path / "x.json").write_text("[]")
+    found = failure(tmp_path, T, source={"files": str(tmp_path / "x.json")})
+    expect(found, "schema.expect.min_rows", "no row in ", "x.json")
+
+
+def test_texts_that_do_not_decode(tmp_path: Path) -> None:
+    found = failure(tmp_path, "{turns: {each: b.t}, decode: [b]}", *rows(5, b="{cut"))
+    expect(found, "schema.expect.yield", "cannot_decode 5", "neither JSON nor a Python literal")
+
+
 def test_a_prompt_that_is_a_list(tmp_path: Path) -> None:
     found = failure(tmp_path, "{prompt: p}", *({"p": ["a", str(i)]} for i in range(5)))
     expect(found, "schema.expect.yield", "prompt_is_a_list 5", "[*]")

@@ -37,7 +37,18 @@ def test_decode_reads_python_literals_and_counts_them(tmp_path: Path) -> None:
     assert got.rejects == {"no_user_turn": 1}
 
 
-@pytest.mark.parametrize("text", ["{bad", "__import__('os')", "{'a': {1}}", "{1: 2}", "-" * 50_000 + "1", "(" * 300])
+def test_decode_reads_what_python_writes_for_no_number(tmp_path: Path) -> None:
+    text = json.dumps({"t": T, "x": [float("nan"), float("-inf"), 0.7]})
+    got = extract(
+        tmp_path, "{turns: {each: b.t}, decode: b, where: '@.b.x[0] == null && @.b.x[1] == null'}", {"b": text}
+    )
+    assert (got.only, got.notes["python_literals"]) == ([("user", "q")], 0), "as in rows"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{bad", '{"x": 1e999}', "{'x': 1e999}", "__import__('os')", "{'a': {1}}", "{1: 2}", "-" * 50_000 + "1", "(" * 300],
+)
 def test_what_does_not_decode_is_a_reject(tmp_path: Path, text: str) -> None:
     assert extract(tmp_path, f"{{{TURNS}, decode: t}}", {"t": text}).rejects == {"cannot_decode": 1}
 
@@ -62,6 +73,11 @@ def test_where(tmp_path: Path, where: str, kept: list[int]) -> None:
     got = extract(tmp_path, f"{{{TURNS}, where: {where}}}", *rows)
     assert [conversation[0][1] for conversation in got.conversations] == [str(i) for i in kept]
     assert got.filtered == ({"where": 6 - len(kept)} if len(kept) < 6 else {})
+
+
+def test_where_may_find_its_type_late(tmp_path: Path) -> None:
+    rows = [row(f"q{i}", a="1" if i < 250 else 1) for i in range(252)]
+    assert len(extract(tmp_path, f"{{{TURNS}, where: {{a: 1}}}}", *rows, checked=True).messages) == 2
 
 
 JOIN = "join: {rows: \"@.type == 'response' && @.status == 200\", on: id, as: response}"

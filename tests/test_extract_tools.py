@@ -115,6 +115,7 @@ def test_a_column_and_the_system_text_hold_the_same_specs(tmp_path: Path) -> Non
         {"id": "c", "function": {"name": "f", "arguments": {"x": 0.7, "n": None}}},
         [{"id": "c", "name": "f", "arguments": '{"x": 0.7, "n": null}'}],
         [json.dumps({"id": "c", "name": "f", "arguments": {"x": 0.7, "n": None}})],
+        json.dumps([{"id": "c", "name": "f", "arguments": {"x": 0.7, "n": None}}]),
     ],
 )
 def test_calls_come_out_in_one_form(tmp_path: Path, written: object) -> None:
@@ -131,6 +132,10 @@ def test_calls_come_out_in_one_form(tmp_path: Path, written: object) -> None:
     ("arguments", "out"),
     [
         ("{not json", "{not json"),
+        ('{"x": NaN}', '{"x": NaN}'),
+        ('{"x": 1e999}', '{"x": 1e999}'),
+        ('{"x": 1e999, "n": 12345678901234567890123}', '{"x": 1e999, "n": 12345678901234567890123}'),
+        ('{"x": -0.0, "y": 1.0, "z": 0.7, "n": null}', {"x": -0.0, "y": 1.0, "z": 0.7, "n": None}),
         ("[1]", "[1]"),
         ("", {}),
         (None, {}),
@@ -140,7 +145,7 @@ def test_calls_come_out_in_one_form(tmp_path: Path, written: object) -> None:
 def test_arguments_that_are_no_object_stay(tmp_path: Path, arguments: object, out: object) -> None:
     turns = [*chat(("user", "q")), {"role": "assistant", "tool_calls": [{"name": "f", "arguments": arguments}]}]
     got = extract(tmp_path, TURNS + "}", {"t": turns})
-    assert got.messages[0][1]["tool_calls"][0]["function"]["arguments"] == out
+    assert str(got.messages[0][1]["tool_calls"][0]["function"]["arguments"]) == str(out)
 
 
 def test_whole_numbers_stay_exact_at_any_length(tmp_path: Path) -> None:
@@ -164,6 +169,14 @@ def test_foreign_calls_and_reasoning_are_named(tmp_path: Path) -> None:
     assert message["tool_calls"] == [
         {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}, "id": "call_1"}
     ]
+
+
+def test_foreign_calls_in_a_text(tmp_path: Path) -> None:
+    said = {"role": "assistant", "acts": json.dumps([{"API": "f", "params": {"x": 0.7}}])}
+    schema = "{turns: {each: t, tool_calls: {each: acts, name: API, arguments: params}}, keep: full}"
+    message = extract(tmp_path, schema, {"t": [*T, said]}).messages[0][1]
+    assert message["tool_calls"] == [call(arguments={"x": 0.7}, id="call_1")]
+    assert extract(tmp_path, schema, {"t": [*T, {**said, "acts": "no json"}]}).rejects == {"bad_tool_call": 1}
 
 
 def test_reasoning_content_is_taken_if_there(tmp_path: Path) -> None:
@@ -232,6 +245,22 @@ def test_results_keep_their_ids_and_names(tmp_path: Path) -> None:
     assert got.notes == {"empty_turns": 1}
 
 
+@pytest.mark.parametrize(
+    ("ids", "of_g", "made"),
+    [((1, 2), 2, ["1", "2"]), ((None, "b"), "b", ["call_1", "b"]), ((None, "call_1"), "call_1", ["call_2", "call_1"])],
+    ids=["numbers", "one without", "one that looks made"],
+)
+def test_a_result_goes_to_the_call_with_its_id(tmp_path: Path, ids: Any, of_g: Any, made: list[str]) -> None:
+    calls = [{"id": own, "name": name, "arguments": {}} for own, name in zip(ids, "fg", strict=True)]
+    results = [{"role": "tool", "tool_call_id": of_g, "content": "of g"}, *chat(("tool", "of f"))]
+    got = extract(tmp_path, TURNS + "}", {"t": [*T, {"role": "assistant", "tool_calls": calls}, *results]})
+    assert [call["id"] for call in got.messages[0][1]["tool_calls"]] == made
+    assert [(message["content"], message["tool_call_id"]) for message in got.messages[0][2:]] == [
+        ("of g", made[1]),
+        ("of f", made[0]),
+    ]
+
+
 # -- Arrow ----------------------------------------------------------------------------------------
 
 
@@ -271,6 +300,16 @@ def test_nulls_are_pruned_in_joined_rows_too(tmp_path: Path) -> None:
 def test_texts_that_json_cannot_say_are_a_reject(tmp_path: Path) -> None:
     half = {"t": chat(("user", "q")), "tools": "[{'name': 'f', 'description': '\\ud800'}]"}
     assert extract(tmp_path, TURNS + ", tools: tools}", half).rejects == {"cannot_encode": 1}
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", '1e999, "n": 12345678901234567890123'])
+def test_numbers_that_no_double_holds_are_a_reject(tmp_path: Path, number: str) -> None:
+    spec = f'[{{"name": "f", "parameters": {{"x": {number}}}}}]'
+    assert extract(tmp_path, TURNS + ", tools: tools}", {"t": T, "tools": spec}).rejects == {"bad_tools": 1}
+    system = {"t": [*chat(("system", f"<tools>{spec}</tools>")), *T]}
+    assert extract(tmp_path, TURNS + ", tools: {from: system}}", system).tools == [None]
+    decoded = extract(tmp_path, TURNS + ", tools: b.tools, decode: b}", {"t": T, "b": f'{{"tools": {spec}}}'})
+    assert decoded.rejects == {"cannot_decode": 1}
 
 
 def test_nulls_from_json_are_kept(tmp_path: Path) -> None:

@@ -72,6 +72,14 @@ def test_without_each_the_row_is_the_turn(tmp_path: Path) -> None:
     assert extract(tmp_path, schema, {"q": "why", "a": "so"}).only == [("user", "why"), ("assistant", "so")]
 
 
+def test_a_row_that_is_a_turn_lends_it_no_name(tmp_path: Path) -> None:
+    schema = "{turns: [{role: {as: user}, text: q}, {role: {as: tool}, text: out}], keep: each_user}"
+    row = {"q": "why", "out": "so", "name": "of the row", "tool_call_id": "x"}
+    for suffix in (".jsonl", ".parquet"):
+        got = extract(tmp_path, schema, row, suffix=suffix)
+        assert got.messages == [[{"role": "user", "content": "why"}, {"role": "tool", "content": "so"}]]
+
+
 def test_a_whole_file_is_one_row(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps(chat(Q, A, ("user", "q2"))))
     got = extract(tmp_path, "{turns: {each: $}}", source={"files": str(tmp_path / "t.json"), "rows": "$"})
@@ -96,6 +104,11 @@ def test_role_by_filters_first_that_holds(tmp_path: Path) -> None:
         ("tool", "out"),
         ("assistant", "done"),
     ]
+
+
+def test_role_by_filters_over_texts(tmp_path: Path) -> None:
+    schema = """{turns: {each: t, role: {"match(@, 'Q: .*')": user, else: assistant}}, keep: full}"""
+    assert extract(tmp_path, schema, {"t": ["Q: why", "so"]}).only == [("user", "Q: why"), ("assistant", "so")]
 
 
 def test_text_falls_back_over_null_and_empty_and_blank(tmp_path: Path) -> None:
@@ -215,7 +228,8 @@ def test_system_stands_in_if_no_turn_is_a_system_turn(tmp_path: Path) -> None:
         {"sys": "S", "t": chat(("system", "own"), Q)},
         {"sys": " ", "t": chat(("user", "x"))},
     ]
-    got = extract(tmp_path, "{turns: {each: t}, system: [none, sys], dedup: none}", *rows)
+    blank = [{**row, "none": none} for row, none in zip(rows, (" ", "N/A", ""), strict=True)]
+    got = extract(tmp_path, "{turns: {each: t}, system: [none, sys], dedup: none, empty: N/A}", *blank)
     assert got.conversations == [[("system", "S"), Q], [("system", "own"), Q], [("user", "x")]]
     assert extract(tmp_path, "{turns: {each: t}, system: {text: L}}", rows[0]).only == [("system", "L"), Q]
     assert extract(tmp_path, "{turns: {each: t}, system: {drop: true}}", rows[1]).only == [Q]
@@ -239,6 +253,17 @@ def test_flags_and_weights_go_along(tmp_path: Path) -> None:
     assert [message.get("flag") for message in got.messages[0]] == [0, 0.5, None]
     turns[0]["w"] = "yes"
     assert extract(tmp_path, "turns: {each: t}", {"t": turns}, mask={"flag": "w"}).rejects == {"bad_flag": 1}
+
+
+def test_flags_of_pairs_and_of_whole_chats(tmp_path: Path) -> None:
+    pairs = {"t": [{"h": "q", "a": "a", "w": 0.5}, {"h": "r", "a": "b"}]}
+    schema = "{turns: {each: t, pairs: {user: h, assistant: a}}, keep: full}"
+    got = extract(tmp_path, schema, pairs, mask={"flag": "w"})
+    assert [message.get("flag") for message in got.messages[0]] == [0.5, 0.5, None, None]
+    schema = "{turns: {text: c, split: {user: 'U:', assistant: 'A:'}}, keep: full}"
+    got = extract(tmp_path, schema, {"c": "U: q\nA: a", "w": False}, mask={"flag": "w"})
+    assert [message["flag"] for message in got.messages[0]] == [False, False]
+    assert extract(tmp_path, schema, {"c": "U: q\nA: a", "w": "x"}, mask={"flag": "w"}).rejects == {"bad_flag": 1}
 
 
 def test_turns_with_text_need_a_label(tmp_path: Path) -> None:

@@ -86,12 +86,30 @@ def test_a_mistake_in_the_form(path: str, value: Any, key: str, says: str) -> No
         ("schema.join", {"rows": "@.a &&", "on": "id", "as": "x"}, "schema.join.rows", "at character"),
         ("schema.meta", {"a": "a[", "b": "b"}, "schema.meta.a", "at character"),
         ("mask", {"flag": "a["}, "mask.flag", "at character"),
+        ("source.rows", "a[", "source: `rows`", "at character"),
     ],
 )
 def test_a_mistake_in_a_path_has_its_position(path: str, value: Any, key: str, position: str) -> None:
     message = complaint(changed(path, value))
     assert message.startswith(f"conf/dataset/toy.yaml: {key}"), message
     assert position in message
+
+
+@pytest.mark.parametrize(
+    ("block", "key"),
+    [
+        ({"pairs": {"user": "a"}, "role": "r"}, "role"),
+        ({"pairs": {"user": "a"}, "text": "t"}, "text"),
+        ({"pairs": {"user": "a"}, "split": {"user": "U:"}}, "split"),
+        ({"pairs": {"user": "a"}, "reasoning": "r"}, "reasoning"),
+        ({"split": {"user": "U:"}, "tool_calls": "c"}, "tool_calls"),
+        ({"split": {"user": "U:"}, "role": {"as": "user"}}, "role"),
+    ],
+)
+def test_keys_that_mean_nothing_together(block: dict[str, Any], key: str) -> None:
+    message = complaint(changed("schema.turns", [{"each": "t"}, block]))
+    assert message.startswith(f"conf/dataset/toy.yaml: schema.turns[1].{key}: `{key}` means nothing beside `"), message
+    assert f"leave `{key}` out" in message
 
 
 def test_keys_that_need_each_other() -> None:

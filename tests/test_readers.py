@@ -112,6 +112,8 @@ def test_bad_csv_rows(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match="not well-formed csv at line 2"):
         values(write(tmp_path / "b.csv", 'a,b\n1,"2\n'))
+    with pytest.raises(DataError, match="the header names 'a' twice"):
+        values(write(tmp_path / "c.csv", "a,b,a\n1,2,3\n"))
 
 
 # -- Parquet ---------------------------------------------------------------------------------------

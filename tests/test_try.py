@@ -96,6 +96,15 @@ def test_files_stand_in_for_the_source_and_rows_limit_it(project: Path, run: Run
     assert run("toy", "b.jsonl").returncode == 2
 
 
+def test_what_is_missing_is_looked_for_in_the_rows_that_were_read(project: Path, run: Run) -> None:
+    write_rows(project / "late.jsonl", [{"t": chat(("user", f"q{i}")), "id": i or None} for i in range(9)])
+    (project / "late.yaml").write_text("source: {files: late.jsonl}\nschema: {turns: {each: t}, id: id}\n")
+    done = run("late.yaml", "--rows", "1", "--explain", "--json")
+    assert (done.returncode, json.loads(done.stdout)["explain"][-2]["rows"]) == (1, 1)
+    assert "id matched nothing in 1 rows" in done.stderr and "is there 1 times" in done.stderr
+    assert run("late.yaml", "--rows", "2").returncode == 0
+
+
 def test_explain_says_what_each_path_means_and_where_it_stopped(project: Path, run: Run) -> None:
     (project / "wrong.yaml").write_text("source: {files: a.jsonl}\nschema: {prompt: 't[role=usr].content', id: id}\n")
     done = run("wrong.yaml", "--explain")

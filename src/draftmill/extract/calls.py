@@ -7,6 +7,7 @@ is one or its JSON text parses to one, otherwise the text as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 from draftmill.extract.literals import loads, parse
@@ -22,7 +23,13 @@ def calls_of(shape: Shape | None) -> CallsOf:
         return lambda turn, work: known_calls(turn.get("tool_calls"), work)
     if not shape.fields:
         return lambda turn, work: [call for found in shape.each(turn) for call in known_calls(found, work)]
-    return lambda turn, work: [_foreign(item, shape.fields, work) for item in spread(shape.each(turn))]
+    fields = shape.fields
+
+    def foreign(turn: Any, work: Work) -> list[Message]:
+        found = [parsed(match, work, "bad_tool_call") if type(match) is str else match for match in shape.each(turn)]
+        return [_foreign(item, fields, work) for item in spread(found)]
+
+    return foreign
 
 
 def spread(matches: list[Any]) -> list[Any]:
@@ -37,7 +44,9 @@ def spread(matches: list[Any]) -> list[Any]:
 
 
 def known_calls(value: Any, work: Work) -> list[Message]:
-    """The calls of a turn that has them in a known form: a list, one call, or JSON texts. Raises Rejected."""
+    """The calls of a turn that has them in a known form: a list, one call, or JSON texts of these. Raises Rejected."""
+    if type(value) is str:
+        value = parsed(value, work, "bad_tool_call") if value.strip() else None
     if not value:
         return []
     return [_call(item, work) for item in (value if type(value) is list else [value]) if item is not None]
@@ -69,9 +78,14 @@ def make(name: Any, arguments: Any, call_id: Any, work: Work) -> Message:
     if type(arguments) is str:
         arguments = _object(arguments)
     function = {"name": name, "arguments": {} if arguments is None else arguments}
-    if type(call_id) is str and call_id:
-        return {"id": call_id, "type": "function", "function": function}
+    if own := id_of(call_id):
+        return {"id": own, "type": "function", "function": function}
     return {"type": "function", "function": function}
+
+
+def id_of(value: Any) -> str:
+    """The id of a call or in a result as text; "" if there is none."""
+    return value if type(value) is str else str(value) if type(value) is int else ""
 
 
 def _object(text: str) -> Any:
@@ -108,14 +122,15 @@ def pair(messages: list[Message], orphan: str, work: Work) -> list[Message]:
     Rejected if a result has no call and `orphan` is "reject".
     """
     waiting: list[tuple[str, bool]] = []  # (id, whether we gave it)
-    made, kept = 0, []
+    taken = {call.get("id") for message in messages for call in message.get("tool_calls", ())}
+    fresh = (name for number in count(1) if (name := f"call_{number}") not in taken)
+    kept = []
     for message in messages:
         if "tool_calls" in message:
             for call in message["tool_calls"]:
                 given = "id" not in call
                 if given:
-                    made += 1
-                    call["id"] = f"call_{made}"
+                    call["id"] = next(fresh)
                 waiting.append((call["id"], given))
         elif message["role"] == "tool" and not _answer(message, waiting):
             if not message["content"]:
@@ -129,10 +144,14 @@ def pair(messages: list[Message], orphan: str, work: Work) -> list[Message]:
 
 
 def _answer(result: Message, waiting: list[tuple[str, bool]]) -> bool:
-    """Whether `result` answers a waiting call, which is then done; its id is set to the call's."""
+    """Whether `result` answers a waiting call, which is then done; its id is set to the call's.
+
+    The call with its id; else, if the result has no id or the call had none, the first in order.
+    """
     own = result.get("tool_call_id")
+    exact = own is not None and any(own == call_id for call_id, _ in waiting)
     for place, (call_id, given) in enumerate(waiting):
-        if own == call_id or own is None or given:
+        if own == call_id or (not exact and (own is None or given)):
             result["tool_call_id"] = call_id
             del waiting[place]
             return True

@@ -112,4 +112,4 @@ def _columns_of_row_turn(block: Block) -> Iterator[frozenset[str] | None]:
     for paths in _turn_paths(block):
         yield from (path.columns for path in paths.options)
     yield from (condition.columns for condition, _ in block.role.rules)
-    yield frozenset({"tool_calls", "reasoning_content", "tool_call_id", "name"})
+    yield frozenset({"tool_calls", "reasoning_content"})

@@ -21,6 +21,8 @@ class Declaration:
     """The file to edit, for messages."""
     source: Source
     schema: Schema
+    limit: int | None = None
+    """Rows to read at most; None: all."""
 
 
 def load(name: str) -> Declaration:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from draftmill.extract.rows import decoder, selector
 from draftmill.extract.schema import TARGET_ROLES, Block
 from draftmill.extract.turns import elements_of, label_of
 from draftmill.extract.walk import Walk, walk
+from draftmill.paths import compile
 
 if TYPE_CHECKING:
     from draftmill.extract.run import Outcome
@@ -45,7 +47,7 @@ REASONS = {
     "other_part": "a content has parts that are not text: `parts: drop` or `parts: placeholder`",
     "malformed_part": "a content has parts that are turns or numbers: `text` points at the wrong key",
     "text_is_a_boolean": "the text is true or false: `text` points at the wrong key",
-    "cannot_decode": "a text under `decode` is neither JSON nor a Python literal",
+    "cannot_decode": "a text under `decode` is neither JSON nor a Python literal, or a number in it is too large",
     "bad_tools": "`tools` gives something that is no tool spec: name its parts, {each: …, name: …, parameters: …}",
     "bad_tool_call": "`tool_calls` gives something that is no call: name its parts, {each: …, name: …, arguments: …}",
     "bad_flag": "the flag of `mask` is neither true, false nor a number",
@@ -75,11 +77,15 @@ def check(outcome: Outcome, declaration: Declaration) -> None:
     _check_yield(outcome, declaration)
     _check_same(outcome, declaration)
     if outcome.kept < declaration.schema.expect.min_rows:
+        if not outcome.rows and declaration.source.rows:
+            raise _rows_matched_nothing(declaration, declaration.source.rows)
+        files = ", ".join(dict.fromkeys(part.chunk.file for part in outcome.parts))
+        dropped = _counts(outcome.filtered + outcome.rejects) or "none dropped"
         raise _failed(
             declaration,
             "expect.min_rows",
             f"{declaration.name}: {outcome.kept} rows kept, at least {declaration.schema.expect.min_rows} expected",
-            f"{outcome.rows} rows read; {_counts(outcome.filtered + outcome.rejects) or 'none dropped'}",
+            f"{outcome.rows} rows read; {dropped}" if outcome.rows else f"no row in {excerpt(files, 200)}",
             "check `where`" if outcome.filtered else "check `source`",
         )
 
@@ -89,7 +95,9 @@ def _failed(declaration: Declaration, key: str, message: str, found: str, fix: s
 
 
 def _unreadable(outcome: Outcome) -> int:
-    return sum(count for reason, count in outcome.rejects.items() if reason not in REASONS and reason != "unknown_role")
+    """Rows that were rejected before any path was looked at."""
+    before = [reason for reason in outcome.rejects if reason not in REASONS or reason == "cannot_decode"]
+    return sum(outcome.rejects[reason] for reason in before if reason != "unknown_role")
 
 
 def _counts(counts: Counter[str], limit: int = 12) -> str:
@@ -104,9 +112,13 @@ def sample_rows(declaration: Declaration, limit: int | None = SAMPLE_ROWS, every
     """The first rows as they are worked on (decoded, with all columns); `every`: those that `where` drops too."""
     decode, select = decoder(declaration.schema), selector(declaration.schema, lambda key: {})
 
-    def wanted(chunk: Chunk) -> Any:
+    def read(chunk: Chunk) -> Iterator[tuple[Any, Work]]:
         work = Work(arrow=chunk.arrow)
-        for _, row in ChunkReader(chunk):
+        return ((row, work) for _, row in ChunkReader(chunk))
+
+    def wanted() -> Iterator[Any]:
+        everything = (row for chunk in chunks(declaration.source) for row in read(chunk))
+        for row, work in islice(everything, declaration.limit):
             if isinstance(row, Reject):
                 continue
             with suppress(Rejected):
@@ -114,8 +126,7 @@ def sample_rows(declaration: Declaration, limit: int | None = SAMPLE_ROWS, every
             if every or select(row) is None:
                 yield row
 
-    rows = (row for chunk in chunks(declaration.source) for row in wanted(chunk))
-    return list(islice(rows, limit))
+    return list(islice(wanted(), limit))
 
 
 def _unknown_roles(declaration: Declaration) -> DataError:
@@ -173,19 +184,20 @@ def _check_where(outcome: Outcome, declaration: Declaration) -> None:
     where = declaration.schema.where
     if where is None or not outcome.rows:
         return
-    nothing_left = outcome.filtered["where"] + _unreadable(outcome) >= outcome.rows
+    if outcome.filtered["where"] + _unreadable(outcome) < outcome.rows:
+        return  # a row that passed has every value that is asked for
     for path, value in where.values:
         if value is None:
             continue
         seen: Counter[str] = Counter()
         fits = False
-        for row in sample_rows(declaration, None if nothing_left else SAMPLE_ROWS, every=True):
+        for row in sample_rows(declaration, None, every=True):
             for match in path(row):
                 seen[repr(match)] += 1
                 fits = fits or _same_type(match, value)
-        if not fits and (seen or nothing_left):
+        if not fits:
             raise _where_type(declaration, path.text, value, seen)
-    if nothing_left and outcome.filtered["where"]:
+    if outcome.filtered["where"]:
         found = "; ".join(_values_of_where(declaration)) or "no row has what it asks for"
         message = f"{declaration.name}: `where` drops every one of {outcome.rows} rows"
         raise _failed(declaration, "where", message, found, "compare with a value that is there")
@@ -221,11 +233,45 @@ def _unmatched(declaration: Declaration, key: str) -> DataError:
     probe = next(probe for probe in probes(declaration.schema) if probe.key == key)
     rows = sample_rows(declaration)
     walked = explain(probe, rows, declaration)
+    if probe.block is None and (instead := _rows_instead(declaration, probe.paths.options[0].name, rows)):
+        walked = Walk(walked.found, f"write  rows: {instead}  in source: the elements there have the key")
     path = " or ".join(path.text for path in probe.paths.options)
     message = f"{declaration.name}: {path} {NEVER_MATCHED} in {len(rows)} rows"
     if key.startswith("mask"):
         return DataError(message, file=declaration.file, key=key, found=walked.found, fix=walked.fix)
     return _failed(declaration, key, message, walked.found, walked.fix)
+
+
+def _rows_matched_nothing(declaration: Declaration, rows: str) -> DataError:
+    path, whole = compile("$[*]" if rows == "*" else rows), replace(declaration.source, rows="$")
+    documents = [value for chunk in chunks(whole) for _, value in ChunkReader(chunk)]
+    walked = walk(path, documents, declaration.schema)
+    message = f"{declaration.name}: {rows} {NEVER_MATCHED}, so there is no row"
+    return DataError(message, file=declaration.file, key="source.rows", found=walked.found, fix=walked.fix)
+
+
+def _rows_instead(declaration: Declaration, key: str | None, rows: list[Any]) -> str | None:
+    """What `source.rows` should say, if not the rows have the key, but elements of them."""
+
+    def has(held: Any) -> bool:
+        return type(held) is dict and key in held
+
+    said = declaration.source.rows
+    each = "$[*]" if said in (None, "*") else said
+    if rows and all(type(row) is list and any(map(has, row)) for row in rows):
+        return f'"{each}[*]"'
+    if len(rows) != 1 or type(rows[0]) is not dict or said not in (None, "$"):
+        return None
+    # A file of lines is the list of its lines to `rows`.
+    whole = "$" if said or chunks(declaration.source)[0].kind == "json" else "$[*]"
+    if all(map(has, rows[0].values())):
+        return '"*"' if whole == "$" else f'"{whole}[*]"'
+    for name, held in rows[0].items():
+        inside = held if type(held) is list else held.values() if type(held) is dict else ()
+        if any(map(has, inside)):
+            step = f".{name}" if name.isidentifier() else f"['{name}']"
+            return json.dumps(f"{whole}{step}[*]".removeprefix("$."), ensure_ascii=False)
+    return None
 
 
 def explain(probe: Probe, rows: list[Any], declaration: Declaration) -> Walk:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import json
-from typing import Any
+import math
+import re
+from typing import Any, NoReturn
 
 import orjson
 
@@ -16,6 +18,7 @@ MAX_LITERAL_DEPTH = 60
 _DIGITS_ALIKE = bytes(48 if 48 <= byte < 58 else 97 for byte in range(256))
 LONG_DIGITS = 19
 _LONG_RUN = b"0" * LONG_DIGITS
+_NOT_FINITE = re.compile(r"\b(?:NaN|Infinity)\b")
 _OPENING, _CLOSING = frozenset("[{("), frozenset("]})")
 
 
@@ -32,8 +35,20 @@ def loads(text: str) -> Any:
     """The value of a JSON text, whole numbers exact at any length. Raises ValueError."""
     data = text.encode()
     if len(data) > LONG_DIGITS and has_long_run(data):  # orjson makes a float of what does not fit 64 bits
-        return json.loads(data)
+        return json.loads(data, parse_constant=_refuse, parse_float=finite)
     return orjson.loads(data)
+
+
+def finite(digits: str) -> float:
+    """The number, if a double can hold it. Raises ValueError."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError("a number is too large for a double")
+    return number
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def dumps(value: Any) -> bytes:
@@ -49,11 +64,17 @@ def dumps(value: Any) -> bytes:
 
 
 def parse(text: str) -> tuple[Any, bool]:
-    """(value, whether it was a Python literal) of a text. Raises ValueError."""
+    """(value, whether it was a Python literal) of a text; NaN and infinities are null. Raises ValueError."""
     try:
         return loads(text), False
     except (ValueError, RecursionError):
-        return literal(text), True
+        pass
+    if _NOT_FINITE.search(text):
+        try:
+            return json.loads(text, parse_constant=lambda _: None, parse_float=finite), False
+        except (ValueError, RecursionError):
+            pass
+    return literal(text), True
 
 
 def literal(text: str) -> Any:
@@ -79,7 +100,7 @@ def _depth(text: str) -> int:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]

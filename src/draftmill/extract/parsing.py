@@ -33,6 +33,9 @@ from draftmill.extract.schema import (
 )
 from draftmill.paths import Condition, Path, PathError
 
+_ALONE = {"pairs": ("role", "text", "split", "tool_calls", "reasoning"), "split": ("role", "tool_calls", "reasoning")}
+"""Keys of a block that another makes meaningless: its turns are texts, their roles are said."""
+
 
 def parse(raw: Mapping[str, Any], context: Context, keep: object = None, flag: str | None = None) -> Schema:
     """The typed form of a `schema:` map.
@@ -132,6 +135,11 @@ class _Parser:
         return Block(key="prompt", each=self.paths(value, "prompt"), role=Role(constant="user"), text=text, plain=True)
 
     def block(self, raw: Mapping[str, Any], key: str) -> Block:
+        for form, others in _ALONE.items():
+            for other in others:
+                if raw.get(form) is not None and other in raw:
+                    fix = f"leave `{other}` out, or make a block of its own of it"
+                    raise self.fail(f"{key}.{other}", f"`{other}` means nothing beside `{form}`", fix=fix)
         calls = raw.get("tool_calls")
         return Block(
             key=key,

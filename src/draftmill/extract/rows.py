@@ -6,7 +6,7 @@ dropped = engine.prepare(row, work) or engine.convert(row, work)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from draftmill.extract import calls
@@ -188,14 +188,16 @@ def _system(schema: Schema) -> Callable[[Any, list[Message]], None] | None:
 
     def place(row: Any, messages: list[Message]) -> None:
         if all(message["role"] != "system" for message in messages):
-            text = _system_text(system, row)
-            if not is_blank(text):
+            text = next((text for text in _system_texts(system, row) if not is_blank(text)), None)
+            if text is not None:
                 messages.insert(0, {"role": "system", "content": text})
 
     return place
 
 
-def _system_text(system: System, row: Any) -> str:
-    if system.paths is None:
-        return system.text or ""
-    return "".join(to_text(match, "reject") for match in system.paths(row))
+def _system_texts(system: System, row: Any) -> Iterator[str]:
+    """The texts that may be the system's, the first that is not empty counts."""
+    if system.text is not None:
+        yield system.text
+    for path in system.paths.options if system.paths else ():
+        yield "".join(to_text(match, "reject") for match in path(row))

@@ -41,9 +41,12 @@ class Source:
         if self.data_files and (self.split or self.config):
             raise ValueError("`data_files` stands instead of `config` and `split`")
         if self.rows is not None and self.rows != "*":
-            from draftmill.paths import compile
+            from draftmill.paths import PathError, compile
 
-            compile(self.rows)
+            try:
+                compile(self.rows)
+            except PathError as error:
+                raise ValueError(f"`rows`: {error}") from None
 
     def pick(self, mode: Literal["sample", "real"]) -> Source:
         """The source that a build in this mode reads: the sample if wanted and there, or if it is all there is."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def attempt(
     declared: str, files: Sequence[str] = (), rows: int | None = None, explained: bool = False, as_json: bool = False
 ) -> None:
     """Run the declaration named or at the path `declared` and print what comes of it, then fail where extract would."""
-    declaration = read(declared, files)
+    declaration = replace(read(declared, files), limit=rows)
     with collected(declaration, limit=rows, memory=MEMORY_BYTES) as outcome:
         if as_json:
             print(json.dumps(_as_json(outcome, declaration, explained), ensure_ascii=True), flush=True)

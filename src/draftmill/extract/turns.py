@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from draftmill.extract.calls import CallsOf, call_from_text, calls_of, known_calls, spread
+from draftmill.extract.calls import CallsOf, call_from_text, calls_of, id_of, known_calls, spread
 from draftmill.extract.outcome import Message, Rejected, UnknownRole, Work
 from draftmill.extract.schema import Block, Paths, Role, Schema
 from draftmill.extract.speakers import splitter
@@ -29,7 +29,7 @@ def builder(block: Block, schema: Schema) -> Build:
     if block.plain:
         add = _prompt(is_blank)
     elif block.pairs:
-        add = _pairs(block, is_blank)
+        add = _pairs(block, schema, is_blank)
     elif block.split:
         add = _split(block, schema, is_blank)
     else:
@@ -136,7 +136,8 @@ def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
     one = _turn(block, schema, is_blank)
     role_key = plain_name(block.role.path) if block.role.path else None
     text_key = None if block.text.joined else plain_name(block.text.options[0])
-    if schema.flag is None and block.tool_calls is None and block.reasoning is None and role_key and text_key:
+    default = block.tool_calls is None and block.reasoning is None
+    if block.each and schema.flag is None and default and role_key and text_key:
         return _plain_turns(block, schema, role_key, text_key, one)
 
     def add(items: list[Any], messages: list[Message], work: Work) -> None:
@@ -183,12 +184,13 @@ def _turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
     """The closure of one turn."""
     find_role, find_text = role_of(block.role, schema.roles), text_of(block.text, block.parts, is_blank)
     calls, reasoning = calls_of(block.tool_calls), _reasoning(block.reasoning)
-    flag, constant = schema.flag, block.role.constant
+    flag, by_rules, constant = schema.flag, bool(block.role.rules), block.role.constant
 
     def one(item: Any, messages: list[Message], work: Work) -> None:
         if type(item) is not dict:
-            if constant != "drop":
-                _say(constant or "", _bare(item, constant), messages, work, is_blank)
+            said_by = find_role(item) if by_rules and type(item) is str else constant
+            if said_by != "drop":
+                _say(said_by or "", _bare(item, said_by), messages, work, is_blank)
             return
         role = find_role(item)
         if role == "drop":
@@ -198,8 +200,10 @@ def _turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
         if message is None:
             work.notes["empty_turns"] += 1
             return
-        if flag is not None and (value := flag.one(item)) is not None:
-            message["flag"] = _flag(value)
+        if block.each is None:  # the row's own `name` is no tool's
+            message.pop("name", None), message.pop("tool_call_id", None)
+        if flag is not None:
+            _mark([message], flag, item)
         messages.append(message)
 
     return one
@@ -234,9 +238,10 @@ def _message(
 def _result(item: Message, text: str, work: Work) -> Message:
     work.calls = True
     message: Message = {"role": "tool", "content": text}
-    for key in ("tool_call_id", "name"):
-        if type(value := item.get(key)) is str and value:
-            message[key] = value
+    if own := id_of(item.get("tool_call_id")):
+        message["tool_call_id"] = own
+    if type(name := item.get("name")) is str and name:
+        message["name"] = name
     return message
 
 
@@ -262,10 +267,14 @@ def _reasoning(paths: Paths | None) -> TextOf:
     return default
 
 
-def _flag(value: Any) -> float | bool:
-    if isinstance(value, bool | int | float):
-        return value
-    raise Rejected("bad_flag", f"a {type(value).__name__} where true, false or a weight was expected")
+def _mark(messages: list[Message], flag: Paths | None, item: Any) -> None:
+    """Put the flag that an element has, if any, on the messages that came of it. Raises Rejected."""
+    if flag is None or (value := flag.one(item)) is None:
+        return
+    if not isinstance(value, bool | int | float):
+        raise Rejected("bad_flag", f"a {type(value).__name__} where true, false or a weight was expected")
+    for message in messages:
+        message["flag"] = value
 
 
 # -- other forms ----------------------------------------------------------------------------------
@@ -282,13 +291,15 @@ def _prompt(is_blank: Blank) -> Build:
     return add
 
 
-def _pairs(block: Block, is_blank: Blank) -> Build:
+def _pairs(block: Block, schema: Schema, is_blank: Blank) -> Build:
     sides = [(role, text_of(text, block.parts, is_blank)) for role, text in block.pairs if role != "drop"]
 
     def add(items: list[Any], messages: list[Message], work: Work) -> None:
         for item in items:
+            before = len(messages)
             for role, find in sides:
                 _say(role, find(item), messages, work, is_blank)
+            _mark(messages[before:], schema.flag, item)
 
     return add
 
@@ -299,8 +310,10 @@ def _split(block: Block, schema: Schema, is_blank: Blank) -> Build:
 
     def add(items: list[Any], messages: list[Message], work: Work) -> None:
         for item in items:
+            before = len(messages)
             for role, text in cut(item if type(item) is str else find_text(item)):
                 _say(role, text, messages, work, is_blank)
+            _mark(messages[before:], schema.flag, item)
 
     return add
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ def read_csv(chunk: Chunk) -> Iterator[list[Any]]:
     try:
         filled = (cells for cells in table if cells)
         header = next(filled, [])
+        if twice := [name for name, count in Counter(header).items() if count > 1]:
+            raise DataError(f"the header names '{twice[0]}' twice", file=chunk.file, fix="give each column a name")
         while rows := [_csv_row(header, cells) for cells in islice(filled, CSV_BATCH)]:
             yield rows
     except csv.Error as error:
