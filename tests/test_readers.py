@@ -74,6 +74,15 @@ def test_one_object_is_one_row(tmp_path: Path) -> None:
     assert values(write(tmp_path / "b.json", json.dumps(row))) == [row]
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_documents_over_several_lines_and_with_commas(tmp_path: Path, name: str) -> None:
+    rows = [{"a": 2**80, "b": [1]}, {"a": "}\n{", "b": []}, {"c": None}]
+    printed = [json.dumps(row, indent=2) for row in rows]
+    for text in ("\n".join(printed), ",\n".join(printed) + ",\n", "[" + ",\n".join(printed) + ",\n]\n"):
+        assert values(write(tmp_path / name, text)) == rows, text
+    assert values(write(tmp_path / name, "".join(json.dumps(row) + ",\r\n" for row in rows))) == rows
+
+
 def test_rows_that_are_lists(tmp_path: Path) -> None:
     assert values(write(tmp_path / "a.jsonl", "[1, 2]\n[3]\n")) == [[1, 2], [3]]
     assert values(write(tmp_path / "a.json", "[1, 2]\n[3]\n")) == [[1, 2], [3]]
@@ -262,12 +271,13 @@ def test_a_line_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("a.json", b"\n<!DOCTYPE html>\n<html></html>", "HTML page"),
         ("a.csv", b"<html>", "HTML page"),
         ("a.jsonl", "{}".encode("utf-16"), "UTF-16"),
-        ("a.jsonl", b'[\n  {"a": 1}\n]\n', "name it .json"),
-        ("a.jsonl", b'\n{\r\n  "a": 1}\n', "name it .json"),
+        ("a.json", b'{"a": 1} {"a": 2} x', "after document 2"),
+        ("a.jsonl", b'{\n"a": 1}\n{\n"a": \n', "document 2 in the file breaks off"),
+        ("a.csv", b"question;answer\nwhy?;so\n", "separated by ';'"),
         ("a.json", b"hello there", "is not JSON"),
-        ("a.json", b'{"a": 1}}', "is not JSON"),
+        ("a.json", b'{"a": 1}}', "is not JSON after document 1"),
         ("a.json", b'[{"a": 1}, {"a": ', "element 2"),
-        ("a.json", b'[{"a": 1}, {"a" 2}' + b" " * 99 + b"]", "element 2: Expecting ':'"),
+        ("a.json", b'[{"a": 1}, {"a" 2}' + b" " * 99 + b"]", "element 2 of the JSON array breaks off: Expecting ':'"),
         ("a.json", b'[{"a": 1}, {"a": 2}', "after element 2"),
         ("a.json", b'[{"a": 1} {"a": 2}]', "after element 1"),
         ("a.json", b'[{"a": 1}] {"a": 2}', "more after the JSON array"),

@@ -73,9 +73,9 @@ class UsageError(DraftmillError):
     exit_code = EXIT_USAGE
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """The known name that `name` most likely meant, or None."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
     return matches[0] if matches else None
 
 

@@ -61,8 +61,11 @@ UNREADABLE = {
     "nested_too_deep": "objects or lists stand within one another a thousand deep: no conversation does",
     "number_too_large": "a number is too large for a double: write it as text",
     "line_too_long": "a line has no end: the file is no JSON Lines",
+    "invalid_utf8": "the text is in another encoding: `iconv -f LATIN1 -t UTF-8 FILE > NEW` converts it, if it is that one",
+    "csv_cells": "a row has another number of cells than the header: a text with commas or line ends needs quotes",
 }
 """The same for what the readers refuse; their other reasons mean a damaged file."""
+DAMAGED = "the file is damaged or of another kind"
 
 
 def check(outcome: Outcome, declaration: Declaration) -> None:
@@ -176,8 +179,8 @@ def _as_key(label: str) -> str:
 
 
 def _guess(label: str, known: Mapping[str, str]) -> str:
-    """The role of the known label that is nearest to an unknown one."""
-    return known.get(nearest(label.lower(), known) or "", "…")
+    """The role of the known label that is nearest to an unknown one; `question` is 0.63 like `function`, and none."""
+    return known.get(nearest(label.lower(), known, 0.75) or "", "…")
 
 
 def _check_where(outcome: Outcome, declaration: Declaration) -> None:
@@ -296,7 +299,7 @@ def _check_yield(outcome: Outcome, declaration: Declaration) -> None:
         f"{outcome.rejects.total()} of {outcome.rows - outcome.filtered.total()} rows rejected"
     )
     advice = _decode_advice(declaration) if reason == "turn_is_a_string" else None
-    advice = advice or (REASONS | UNREADABLE).get(reason, "the file is damaged or of another kind")
+    advice = advice or (REASONS | UNREADABLE).get(reason, DAMAGED)
     fix = (
         f"{advice}; or, if these rows may go,  expect: {{yield: {_floor(outcome.yield_)}}}" if outcome.kept else advice
     )

@@ -161,7 +161,8 @@ class _Parser:
         if not isinstance(raw, Mapping):
             return Role(path=self.paths(raw, key))
         if "as" in raw:
-            return Role(constant=self.role_name(raw["as"], key))
+            names = tuple(self.role_name(name, key) for name in _listed(raw["as"]))
+            return Role(constant=names[0], in_turn=names if len(names) > 1 else ())
         rules = tuple(
             (self.condition(body, key), self.role_name(name, key)) for body, name in raw.items() if body != "else"
         )

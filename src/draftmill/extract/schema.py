@@ -63,10 +63,12 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Role:
-    """`role`: a path to a label, a constant, or filters in order with what else holds."""
+    """`role`: a path to a label, a constant, constants in turn, or filters in order with what else holds."""
 
     path: Paths | None = None
     constant: str | None = None
+    in_turn: tuple[str, ...] = ()
+    """With `constant` the first of them: the roles of the first turn, the second, …, and again from the start."""
     rules: tuple[tuple[Condition, str], ...] = ()
     otherwise: str | None = None
 

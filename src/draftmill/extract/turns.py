@@ -9,6 +9,8 @@ text and calls are left out, and counted; of results without text, `calls.pair` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 from draftmill.extract.calls import CallsOf, call_from_text, calls_of, id_of, known_calls, spread
@@ -133,6 +135,8 @@ def _resolve(label: Any, known: Mapping[str, str]) -> str | None:
 
 
 def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
+    if block.role.in_turn:
+        return _in_turn(block, schema, is_blank)
     one = _turn(block, schema, is_blank)
     role_key = plain_name(block.role.path) if block.role.path else None
     text_key = None if block.text.joined else plain_name(block.text.options[0])
@@ -142,6 +146,18 @@ def _turns(block: Block, schema: Schema, is_blank: Blank) -> Build:
 
     def add(items: list[Any], messages: list[Message], work: Work) -> None:
         for item in items:
+            one(item, messages, work)
+
+    return add
+
+
+def _in_turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
+    """The closure of turns whose place says who speaks."""
+    roles = (Role(constant=name) for name in block.role.in_turn)
+    each = [_turn(replace(block, role=role), schema, is_blank) for role in roles]
+
+    def add(items: list[Any], messages: list[Message], work: Work) -> None:
+        for one, item in zip(cycle(each), items, strict=False):
             one(item, messages, work)
 
     return add

@@ -10,7 +10,7 @@ from typing import Any
 
 from draftmill.extract.tools import regions
 from draftmill.inspect import names
-from draftmill.inspect.conversation import texts_of
+from draftmill.inspect.conversation import characters, texts_of
 from draftmill.inspect.places import Keys, Place, path_text
 
 _BEFORE_JSON = re.compile(r"(?P<line>(?:\S+ ){0,4}\S+)\s*\n\s*[\[{]")
@@ -19,6 +19,8 @@ _ID_NAME = re.compile(r"(?:id|uuid|.*_id|.*Id)")
 TOOLS_SHARE = 0.5
 WHERE_SHARE = 0.95
 """Rows without a conversation are filtered if there are more than a few."""
+THOUGHTS_SHARE = 0.5
+"""A column of thoughts has at least so many different texts a row."""
 GROUP_SHARE = 0.8
 """An id groups rows if there are at most so many different values a row."""
 
@@ -39,9 +41,14 @@ class Columns:
         return [value for value in self.values.get(keys, ()) if isinstance(value, str) and value.strip()]
 
     def is_text(self, keys: Keys) -> bool:
-        """Whether what stands there is text (or text parts), some of it not empty."""
+        """Whether what stands there is text, some of it not empty."""
         given = [value for value in self.values.get(keys, ()) if value is not None]
         return bool(given) and all(isinstance(value, str) for value in given) and bool(self.texts(keys))
+
+    def is_content(self, keys: Keys) -> bool:
+        """Whether what stands there is text, or a list of text parts."""
+        given = [value for value in self.values.get(keys, ()) if value]
+        return bool(given) and all(isinstance(value, str | list) and characters(value) for value in given)
 
 
 def columns_of(rows: list[Any], depth: int = 3) -> Columns:
@@ -63,8 +70,8 @@ def columns_of(rows: list[Any], depth: int = 3) -> Columns:
 def find_system(columns: Columns, conversation: Keys) -> Keys | None:
     """The path of a system text beside the conversation, or at the top of the row."""
     parents = dict.fromkeys([conversation[:-1], ()])
-    options = [(*parent, name) for parent in parents for name in names.SYSTEM]
-    return next((keys for keys in options if None not in keys and columns.is_text(keys)), None)
+    options = [(*parent, name, *inner) for parent in parents for name in names.SYSTEM for inner in ((), ("parts",))]
+    return next((keys for keys in options if None not in keys and columns.is_content(keys)), None)
 
 
 def find_tools(places: Mapping[Keys, Place], conversation: Keys) -> Place | None:
@@ -146,18 +153,46 @@ def find_groups(columns: Columns) -> list[str]:
     return found
 
 
-def text_columns(columns: Columns) -> dict[str, str]:
-    """{known name: key} of the top-level keys that hold text."""
-    return names.plain_names(str(keys[0]) for keys in columns.values if len(keys) == 1 and columns.is_text(keys))
+def text_columns(columns: Columns, parent: Keys = ()) -> dict[str, str]:
+    """{known name: key} of the keys that hold text, of rows or of the object at `parent` in them."""
+    depth = len(parent) + 1
+    inside = [keys for keys in columns.values if len(keys) == depth and keys[:-1] == parent and columns.is_text(keys)]
+    return names.plain_names(str(keys[-1]) for keys in inside)
 
 
-def prompt_lists(places: Mapping[Keys, Place]) -> Keys | None:
-    """A top-level list of texts that are prompts, such as `turns` of benchmark questions."""
+def prompt_lists(places: Mapping[Keys, Place]) -> tuple[Keys, str] | None:
+    """A top-level list of prompts, such as `turns` of benchmark questions, and the path to their texts.
+
+    The prompts are texts, or objects with one text and no label: [{"content": …}].
+    """
     wanted = ("turns", "prompts", "questions", *names.USER)
     for name in wanted:
         place = places.get((name,))
-        if place and all(isinstance(element, str) for element in place.elements()) and list(place.elements()):
-            return place.keys
+        if place is None or not (elements := list(place.elements())):
+            continue
+        if all(isinstance(element, str) for element in elements):
+            return place.keys, f"{path_text(place.keys)}[*]"
+        held = {tuple(element) if isinstance(element, dict) else () for element in elements}
+        if len(held) == 1 and len(only := held.pop()) == 1 and all(isinstance(it[only[0]], str) for it in elements):
+            return place.keys, f"{path_text(place.keys)}[*].{path_text(only)}"
+    return None
+
+
+def find_calls(places: Mapping[Keys, Place]) -> str | None:
+    """A column that holds the calls which answer a question: a list, or JSON text of one."""
+    for name in names.CALLED:
+        elements = list(places[name,].elements()) if (name,) in places else []
+        if elements and all(isinstance(it, dict) and {"name", "arguments"} <= it.keys() for it in elements):
+            return name
+    return None
+
+
+def find_reasoning(columns: Columns, known: Mapping[str, str]) -> str | None:
+    """A column of thoughts beside an answer; a column of a few words for all rows (on, off) is none."""
+    for name in names.REASONING:
+        texts = columns.texts((known[name],)) if name in known else []
+        if texts and len(set(texts)) > THOUGHTS_SHARE * len(texts):
+            return known[name]
     return None
 
 

@@ -57,7 +57,9 @@ class Conversation:
 
 def role_meant(label: object) -> str | None:
     """The role that a label means, its case aside, or None if it is unknown."""
-    return ROLES.get(label) or ROLES.get(label.lower()) if isinstance(label, str) else None
+    if not isinstance(label, str):
+        return None
+    return ROLES.get(label) or ROLES.get(label.lower()) or names.LABELS.get(label.lower())
 
 
 def flat(turn: Mapping[str, Any]) -> Turn:
@@ -123,7 +125,7 @@ def _role_key(turns: list[Turn], by_name: bool) -> tuple[str, Counter[str]] | No
         known = {label: count for label, count in labels.items() if role_meant(label)}
         if by_name and ("user" not in map(role_meant, known) or 2 * len(known) <= len(labels)):
             continue
-        if not by_name and not 2 <= len(labels) <= MAX_SPEAKERS:
+        if not by_name and (not 2 <= len(labels) <= MAX_SPEAKERS or any(label in names.PARTS for label in labels)):
             continue
         share = sum(known.values()) / total
         if best is None or share > best[0]:

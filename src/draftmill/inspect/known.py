@@ -1,26 +1,33 @@
-"""Rows without a conversation: known columns, pairs of both sides, lists of prompts, whole chats in one text."""
+"""Rows without a conversation: known columns, pairs of both sides, lists of prompts or of what was said, whole chats."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from statistics import mean
 from typing import Any
 
 from draftmill.inspect import columns as cols
 from draftmill.inspect import names
 from draftmill.inspect.columns import Columns
+from draftmill.inspect.conversation import MIN_CHARACTERS, text_keys
 from draftmill.inspect.places import Keys, Place, path_text
 from draftmill.inspect.speakers import find_speakers, starts_with_mark
 
 Block = dict[str, Any]
+Notes = list[str]
 EMPTY_WORDS = ("None", "null", "N/A", "NaN")
 """Texts that stand for nothing where somebody printed a missing value."""
 EMPTY_SHARE = 0.005
+_FLAG = re.compile(r"(?:is|from)_?(?:(?P<user>user|human|customer)|bot|assistant|ai|model)", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def without_conversation(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
-    """The schema, or None if nothing is known."""
-    for attempt in (_of_pairs, _of_columns, _of_prompts, _of_chats):
-        schema = attempt(places, columns)
+def without_conversation(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
+    """The schema, or None if nothing is known; what a person has to check is added to `notes`."""
+    attempts = (_of_named_pairs, _of_columns, _of_prompts, _of_pairs, _of_chats, _of_inner, _of_lists, _of_flags, _by_name)
+    for attempt in attempts:
+        schema = attempt(places, columns, notes)
         if schema is not None:
             return schema
     return None
@@ -54,7 +61,16 @@ def _system_column(columns: Columns) -> Block:
     return {"system": path_text((key,))} if key else {}
 
 
-def _of_pairs(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
+# -- both sides in one element --------------------------------------------------------------------
+
+
+def _of_named_pairs(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
+    """Pairs in a list that is called a conversation: they come before known columns of the row."""
+    named = {keys: place for keys, place in places.items() if keys and keys[-1] in names.CONVERSATIONS}
+    return _of_pairs(named, columns, notes)
+
+
+def _of_pairs(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
     """Elements that hold both sides: {human, assistant}."""
     for keys, place in sorted(places.items(), key=lambda item: (-len(item[1].rows), len(item[0]))):
         elements = list(place.elements())
@@ -67,50 +83,133 @@ def _of_pairs(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
         if found and found[1] and len(place.rows) > cols.TOOLS_SHARE * len(columns.rows):
             system = {"system": path_text((known["system"],))} if "system" in known else {}
             pairs = {**system, "user": path_text((known[found[0]],)), "assistant": path_text((known[found[1]],))}
-            return {"turns": {"each": path_text(keys), "pairs": pairs}, **_system_column(columns)}
+            decode = {"decode": [path_text(it) for it in place.decode]} if place.decode else {}
+            return {"turns": {"each": path_text(keys), "pairs": pairs}, **_system_column(columns), **decode}
     return None
 
 
-def _of_columns(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
+# -- columns --------------------------------------------------------------------------------------
+
+
+def _of_columns(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
     """Known columns: instruction and output, question and answer, … with earlier exchanges in `history`."""
     known = cols.text_columns(columns)
     found = names.sides(known)
     if found is None:
         return None
-    asked, answered = path_text((known[found[0]],)), found[1] and path_text((known[found[1]],))
+    asked, answered = known[found[0]], found[1] and known[found[1]]
     specs = cols.find_tools(places, ())
     beside = (
-        _system_column(columns)
-        | _empty(columns.texts((known[found[0]],)))
-        | ({"tools": cols.spec_shape(specs)} if specs else {})
+        _system_column(columns) | _empty(columns.texts((asked,))) | ({"tools": cols.spec_shape(specs)} if specs else {})
     )
     joined = [path_text((known[name],)) for name in names.BESIDE if name in known] if found[0] == "instruction" else []
-    if not answered and not joined:
-        return {"prompt": asked, **beside}
-    text: Any = {"join": [asked, *joined], "by": "\n\n"} if joined else asked
-    blocks: list[Block] = [{"role": {"as": "user"}, "text": text}]
-    if answered:
-        blocks.append({"role": {"as": "assistant"}, "text": answered})
+    speakers = find_speakers(columns.texts((asked,)))
+    answer = _answer(places, columns, known, answered)
+    if not (answer or joined or speakers):
+        return {"prompt": path_text((asked,)), **beside}
+    if speakers:
+        blocks: list[Block] = [{"text": path_text((asked,)), "split": speakers.declaration()}]
+    else:
+        text: Any = {"join": [path_text((asked,)), *joined], "by": "\n\n"} if joined else path_text((asked,))
+        blocks = [{"role": {"as": "user"}, "text": text}]
+    blocks += [answer] if answer else []
     history = places.get(("history",))
     if history and all(isinstance(it, list) and len(it) == 2 for it in history.elements()) and history.rows:
         blocks.insert(0, {"each": "history", "pairs": {"user": "[0]", "assistant": "[1]"}})
     return {"turns": blocks, **beside}
 
 
-def _of_prompts(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
-    """A list of texts: the user turns of a benchmark question."""
-    keys = cols.prompt_lists(places)
-    if keys is None:
+def _answer(
+    places: Mapping[Keys, Place], columns: Columns, known: Mapping[str, str], answered: str | None
+) -> Block | None:
+    """The block of the answer: calls, or a text with the thoughts that stand in a column beside it."""
+    calls = cols.find_calls(places)
+    if calls and answered in (None, calls):
+        return {"role": {"as": "assistant"}, "tool_calls": path_text((calls,))}
+    if answered is None:
         return None
-    several = any(len(found) > 1 for _, found in places[keys].lists)
-    return {"prompt": f"{path_text(keys)}[*]", **({"keep": "each_user"} if several else {}), **_system_column(columns)}
+    thoughts = cols.find_reasoning(columns, known)
+    reasoning = {"reasoning": path_text((thoughts,))} if thoughts else {}
+    return {"role": {"as": "assistant"}, "text": path_text((answered,)), **reasoning}
 
 
-def _of_chats(places: Mapping[Keys, Place], columns: Columns) -> Block | None:
+def _of_inner(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
+    """Known columns one or two objects down: {data: {prompt, response}}; or the question's text: {prompt: {text}}."""
+    for keys in columns.values:
+        known = cols.text_columns(columns, keys)
+        found = names.sides(known)
+        if found and found[1]:
+            sides = zip(("user", "assistant"), found, strict=True)
+            return {
+                "turns": [{"role": {"as": role}, "text": path_text((*keys, known[str(name)]))} for role, name in sides]
+            }
+        text = next((known[name] for name in ("text", "content", "value") if name in known), None)
+        if text and str(keys[-1]).lower() in names.USER:
+            return {"prompt": path_text((*keys, text))}
+    return None
+
+
+def _by_name(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
+    """A column whose name holds the word for a question (`question_content`): that with most text."""
+    words = {keys: {word.lower() for word in _WORDS.findall(str(keys[0]))} for keys in columns.values if len(keys) == 1}
+    found = [keys for keys in words if words[keys] & {*names.USER} and columns.is_text(keys) and _differ(columns, keys)]
+    if not found:
+        return None
+    best = max(found, key=lambda keys: sum(map(len, columns.texts(keys))))
+    notes.append(f"`{best[0]}` is taken for the prompt because of its name alone: look at what it holds")
+    return {"prompt": path_text(best), **_system_column(columns)}
+
+
+def _differ(columns: Columns, keys: Keys) -> bool:
+    texts = columns.texts(keys)
+    return len(set(texts)) > cols.THOUGHTS_SHARE * len(texts) and mean(map(len, texts)) > MIN_CHARACTERS
+
+
+# -- lists of texts, and speakers by other signs --------------------------------------------------
+
+
+def _of_prompts(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
+    """A list of texts: the user turns of a benchmark question."""
+    found = cols.prompt_lists(places)
+    if found is None:
+        return None
+    keys, path = found
+    several = any(len(prompts) > 1 for _, prompts in places[keys].lists)
+    return {"prompt": path, **({"keep": "each_user"} if several else {}), **_system_column(columns)}
+
+
+def _of_lists(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
+    """A list of texts that is called a conversation: one speaker after the other."""
+    for keys, place in places.items():
+        elements = list(place.elements())
+        if not keys or keys[-1] not in names.SPOKEN_LISTS or not all(isinstance(it, str) for it in elements):
+            continue
+        if len(elements) >= 2 * len(place.rows) and mean(map(len, elements)) > MIN_CHARACTERS:
+            notes.append("nothing says who speaks: the first text is taken for the user's, the next for the answer, …")
+            return {"turns": {"each": path_text(keys), "role": {"as": ["user", "assistant"]}}, **_system_column(columns)}
+    return None
+
+
+def _of_flags(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
+    """Turns whose speaker is told by true and false: {is_human: true}."""
+    for keys, place in places.items():
+        turns = [element for element in place.elements() if isinstance(element, dict)]
+        for key in turns[0] if turns else ():
+            sign = _FLAG.fullmatch(key)
+            if sign and all(isinstance(turn.get(key), bool) for turn in turns) and (texts := text_keys(turns, key)):
+                mine, other = ("user", "assistant") if sign["user"] else ("assistant", "user")
+                role = {f"@.{path_text((key,))} == true": mine, "else": other}
+                text = {} if texts[0] == "content" else {"text": path_text((texts[0],))}
+                return {"turns": {"each": path_text(keys), "role": role, **text}, **_system_column(columns)}
+    return None
+
+
+def _of_chats(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
     """Whole chats in one text."""
     for keys in columns.values:
         if not columns.is_text(keys) or not (speakers := find_speakers(columns.texts(keys))):
             continue
+        notes += speakers.notes
         block: Block = {"text": path_text(keys), "split": speakers.declaration()}
         words = [word for word in EMPTY_WORDS if any(text.count(f": {word}\n") for text in columns.texts(keys))]
         empty: Block = {"empty": words} if words else {}

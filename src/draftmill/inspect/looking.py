@@ -12,6 +12,7 @@ from typing import Any
 from draftmill.errors import DataError
 from draftmill.extract import Source
 from draftmill.extract.declaration import from_map
+from draftmill.extract.failures import DAMAGED, UNREADABLE
 from draftmill.extract.readers import Reject, read
 from draftmill.extract.run import collected, summary
 from draftmill.inspect.propose import Proposal, propose
@@ -41,13 +42,21 @@ def inspect(source: Source, rows: int = ROWS) -> Inspection:
     values = [value for value in items if not isinstance(value, Reject)]
     unreadable = Counter(value.reason for value in items if isinstance(value, Reject))
     if not values:
-        raise DataError(
-            f"no row can be read: {dict(unreadable) or 'it is empty'}", file=str(source.files or source.hub)
-        )
+        raise _no_row(source, [value for value in items if isinstance(value, Reject)])
     found = Inspection(source, values, unreadable, propose(values, _one_document(source, values)))
     if found.proposal.schema is not None:
         _try(found, rows)
     return found
+
+
+def _no_row(source: Source, refused: list[Reject]) -> DataError:
+    """The error for a source of which nothing can be read, in the words for the first that was refused."""
+    file = str(source.files or source.hub)
+    if not refused:
+        return DataError("no row can be read: it holds none", file=file)
+    first = refused[0]
+    found = f"{len(refused)} tried; the first: {first.reason} ({first.detail})"
+    return DataError("no row can be read", file=file, found=found, fix=UNREADABLE.get(first.reason, DAMAGED))
 
 
 def _one_document(source: Source, rows: list[Any]) -> bool:

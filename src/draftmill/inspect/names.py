@@ -9,10 +9,25 @@ CONVERSATIONS = (
     "messages", "conversations", "conversation", "trajectory", "history", "turns", "dialogue", "dialog", "chat",
 )  # fmt: skip
 """Keys that usually hold the conversation, best first."""
-REASONING = ("reasoning_content", "reasoning", "thinking", "thoughts", "thought", "think")
+REASONING = (
+    "reasoning_content", "reasoning", "thinking", "thoughts", "thought", "think", "chain_of_thought", "cot",
+    "complex_cot", "thinking_content", "reasoning_trace",
+)  # fmt: skip
 CALLS = ("tool_calls", "function_call", "tool_call")
 FLAGS = ("loss_weight", "weight", "mask", "train", "trainable", "loss", "is_demo")
-SYSTEM = ("system", "system_prompt", "system_message", "systemPrompt")
+SYSTEM = (
+    "system", "system_prompt", "system_message", "systemPrompt", "systemInstruction", "system_instruction",
+    "instructions", "preamble",
+)  # fmt: skip
+LABELS = {
+    **dict.fromkeys(("prompter", "question", "query", "prompt", "instruction"), "user"),
+    **dict.fromkeys(("chatbot", "answer", "response", "completion"), "assistant"),
+}
+"""What labels mean that extract does not know by itself, so that they are written into `roles`."""
+SPOKEN_LISTS = ("data", "utterances", *CONVERSATIONS)
+"""Lists of texts under these keys are a talk, one speaker after the other; under `turns`, they are questions."""
+PARTS = ("text", "image", "image_url", "tool_use", "tool_result", "thinking", "input_text", "output_text")
+"""Types of the parts of a content: no speakers."""
 TOOLS = ("tools", "functions", "available_tools", "function", "tool_specs", "tool_definitions")
 NO_TEXT = (*REASONING, *CALLS, *FLAGS, "id", "name", "tool_call_id", "tool_call_ids", "type")
 """Keys of a turn that are never its text."""
@@ -29,12 +44,18 @@ USER = (
     "inputs",
     "problem_statement",
 )
-ASSISTANT = ("output", "response", "answer", "completion", "solution", "assistant", "gpt", "bot", "targets", "chosen")
+ASSISTANT = (
+    "output", "response", "answer", "completion", "solution", "assistant", "gpt", "bot", "targets", "chosen", "target",
+    "ideal",
+)  # fmt: skip
+CALLED = ("answers", "tool_calls", "function_calls", "calls", "answer", "function_call")
+"""Columns that may hold the calls that answer a question."""
 BESIDE = ("input", "context")
 """Columns that add to an instruction."""
 PAIRS = (
     ("instruction", "output"), ("instruction", "response"), ("query", "response"), ("query", "answer"),
     ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("problem", "solution"),
+    ("text", "code"), ("prompt", "code"),
 )  # fmt: skip
 """Columns that belong together, tried before any other combination of USER and ASSISTANT."""
 

@@ -92,9 +92,10 @@ def _of_rows(places: Mapping[Keys, Place], columns: Columns) -> Proposal:
     found = find_conversations(places)
     if found:
         return _of_conversation(found, places, columns)
-    schema = without_conversation(places, columns)
+    notes: list[str] = []
+    schema = without_conversation(places, columns, notes)
     if schema:
-        return Proposal({**schema, **_id(columns)})
+        return Proposal({**schema, **_id(columns)}, notes=notes)
     unnamed = find_unnamed(places)
     return _of_conversation([unnamed], places, columns) if unnamed else Proposal()
 

@@ -1,4 +1,5 @@
-"""A JSON array of any size, element by element; memory holds a few blocks of it, or one element.
+"""A JSON array of any size, element by element, and documents one after the other; memory holds a few blocks, or
+one element.
 
 Where elements begin alike, as in `}, {"id"` between all of them, the text is cut at that glue and the
 pieces go to orjson, four times faster than finding the end of each element by parsing it. A piece that
@@ -81,6 +82,9 @@ def elements(chunk: Chunk) -> Iterator[list[Any]]:
         if sign != ",":
             found = f"'{sign}' after it, not ',' or ']'" if sign else "nothing after it"
             raise DataError(f"the JSON array breaks off after element {number}", file=chunk.file, found=found)
+        if text.sign() == "]":  # a comma after the last element: people write it, and nothing is lost
+            text.position += 1
+            break
         if glue:
             text.sign()
             before = number
@@ -90,6 +94,19 @@ def elements(chunk: Chunk) -> Iterator[list[Any]]:
             tries = _TRIES if number - before >= _TRIES else tries - 1
     if text.sign():
         raise DataError(f"there is more after the JSON array of {number} elements", file=chunk.file)
+
+
+def documents(chunk: Chunk) -> Iterator[list[Any]]:
+    """JSON documents one after the other, with line ends or commas between them. Raises DataError for what is none."""
+    text, careful, number = Text(chunk), Careful(chunk, "document {} in the file"), 0
+    while sign := text.sign():
+        if sign == "," and number:
+            text.position += 1
+        elif sign in "{[":
+            number += 1
+            yield [careful.element(text, number)]
+        else:
+            raise DataError(f"is not JSON after document {number}", file=chunk.file, found=f"'{sign}'")
 
 
 def _glue(text: Text) -> tuple[str, str] | None:
@@ -145,10 +162,10 @@ def _values(pieces: list[str], comma: str) -> tuple[list[Any], int]:
 
 
 class Careful:
-    """Elements found and parsed by the `json` module. `size`: characters of the last one."""
+    """Elements found and parsed by the `json` module. `size`: characters of the last one; `name`: what they are."""
 
-    def __init__(self, chunk: Chunk) -> None:
-        self._file, self._infinite, self.size = chunk.file, False, 0
+    def __init__(self, chunk: Chunk, name: str = "element {} of the JSON array") -> None:
+        self._file, self._name, self._infinite, self.size = chunk.file, name, False, 0
         decoder = json.JSONDecoder(parse_constant=_null, parse_float=self._float, parse_int=self._int)
         self._decode = decoder.raw_decode
 
@@ -192,10 +209,10 @@ class Careful:
 
     def _broken(self, error: Exception, text: Text, number: int) -> DataError:
         if isinstance(error, RecursionError):
-            raise DataError(f"element {number} of the JSON array is nested too deep to be read", file=self._file)
+            raise DataError(f"{self._name.format(number)} is nested too deep to be read", file=self._file)
         found = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         fix = "download the file again if it was cut" if text.ended else None
-        return DataError(f"the JSON array breaks off in element {number}: {found}", file=self._file, fix=fix)
+        return DataError(f"{self._name.format(number)} breaks off: {found}", file=self._file, fix=fix)
 
 
 def _null(_: str) -> None:

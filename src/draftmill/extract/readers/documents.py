@@ -1,4 +1,6 @@
-"""JSON files that are one document: arrays element by element (arrays.py), objects and `rows` paths as a whole."""
+"""JSON files that are no lines: arrays and documents one after the other, each read by itself (arrays.py), and
+what `rows` picks out of a document, as a whole.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,24 @@ from typing import Any
 from draftmill import paths
 from draftmill.errors import DataError
 from draftmill.extract.readers import files
-from draftmill.extract.readers.arrays import elements
+from draftmill.extract.readers.arrays import documents, elements
 from draftmill.extract.readers.items import Chunk, Reject
 from draftmill.extract.readers.values import parse
 
+_MORE = "after document"
+"""What orjson says of a text that is a document, and more."""
+
 
 def read_document(chunk: Chunk) -> Iterator[list[Any]]:
-    """The rows of a JSON file, in batches: an array's elements, one object, or the matches of `rows`."""
+    """The rows of a JSON file, in batches: an array's elements, the documents in it, or the matches of `rows`."""
     if chunk.rows is None and _begins_array(chunk):
         yield from elements(chunk)
         return
     text = b"".join(files.blocks(chunk.path, chunk.file, chunk.compression))
     value = parse(text.removeprefix(codecs.BOM_UTF8))
+    if isinstance(value, Reject) and chunk.rows is None and _MORE in value.detail:
+        yield from documents(chunk)
+        return
     if isinstance(value, Reject):
         raise DataError(f"is not JSON: {value.detail}", file=chunk.file, fix=_fix(text))
     yield [value] if chunk.rows is None else select(chunk.rows, value)

@@ -24,11 +24,17 @@ def examine(path: str, shown: str) -> tuple[Kind, Compression]:
     kind = files.KINDS.get(files.inner_suffix(Path(path)), "json")
     if kind == "parquet":
         raise DataError("is named like Parquet but does not begin with PAR1", file=shown, found=repr(head[:8]))
-    if kind == "lines" and head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0].strip() in (b"[", b"{"):
-        raise DataError("is named like JSON Lines but is one JSON document", file=shown, fix="name it .json")
+    if kind == "lines" and _not_lines(head):
+        return "json", compression
     if kind == "json" and lines.holds_lines(path, shown, compression):
         kind = "lines"
     return kind, compression
+
+
+def _not_lines(head: bytes) -> bool:
+    """Whether a file named like JSON Lines is laid out otherwise: documents over several lines, an array, commas."""
+    first, end, _ = head.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")
+    return bool(end) and (first.strip() in (b"[", b"{", b"[{") or first.rstrip().endswith((b"},", b"],")))
 
 
 def _first_bytes(path: str, shown: str) -> bytes:

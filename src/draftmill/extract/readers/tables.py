@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+_SEPARATOR = re.compile(r"(?<=\w)[;\t|](?=\w)")
 _DAMAGED = re.compile("[\ud800-\udfff]")
 CSV_BATCH = 256
 BATCH_BYTES = 8 << 20
@@ -31,6 +32,10 @@ def read_csv(chunk: Chunk) -> Iterator[list[Any]]:
         header = next(filled, [])
         if twice := [name for name, count in Counter(header).items() if count > 1]:
             raise DataError(f"the header names '{twice[0]}' twice", file=chunk.file, fix="give each column a name")
+        if len(header) == 1 and chunk.kind == "csv" and (sign := _SEPARATOR.search(header[0])):
+            name = "tabs" if sign[0] == "\t" else f"'{sign[0]}'"
+            fix = "name it .tsv" if sign[0] == "\t" else "write it again with commas"
+            raise DataError(f"its columns are separated by {name}, not by commas", file=chunk.file, fix=fix)
         while rows := [_csv_row(header, cells) for cells in islice(filled, CSV_BATCH)]:
             yield rows
     except csv.Error as error:
