@@ -47,6 +47,12 @@ def test_labels_need_not_be_texts(tmp_path: Path) -> None:
     assert got.only == [Q, A]
 
 
+def test_the_place_of_a_turn_may_say_who_speaks(tmp_path: Path) -> None:
+    schema = "{turns: {each: t, role: {as: [user, assistant, drop]}, text: x}, keep: each_user}"
+    got = extract(tmp_path, schema, {"t": ["one", "two", "three", {"x": "four"}, "", "six", "seven"]})
+    assert got.only == [("user", "one"), ("assistant", "two"), ("user", "four"), ("user", "seven")]
+
+
 def test_each_spreads_a_list_one_level_and_takes_other_matches_as_turns(tmp_path: Path) -> None:
     row = {"head": {"role": "user", "content": "one"}, "rest": chat(A, ("user", "two")), "deep": [chat(("user", "x"))]}
     got = extract(tmp_path, "{turns: [{each: head}, {each: rest}]}", row)

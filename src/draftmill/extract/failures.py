@@ -61,7 +61,7 @@ UNREADABLE = {
     "nested_too_deep": "objects or lists stand within one another a thousand deep: no conversation does",
     "number_too_large": "a number is too large for a double: write it as text",
     "line_too_long": "a line has no end: the file is no JSON Lines",
-    "invalid_utf8": "the text is in another encoding: `iconv -f LATIN1 -t UTF-8 FILE > NEW` converts it, if it is that one",
+    "invalid_utf8": "the text is not UTF-8; if it is Latin-1, `iconv -f LATIN1 -t UTF-8 FILE > NEW` converts it",
     "csv_cells": "a row has another number of cells than the header: a text with commas or line ends needs quotes",
 }
 """The same for what the readers refuse; their other reasons mean a damaged file."""

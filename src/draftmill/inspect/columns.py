@@ -98,7 +98,8 @@ def tool_marks(system_texts: list[str]) -> tuple[str, str] | None:
     options = [("<tools>", "</tools>")]
     first = next((match for text in system_texts if (match := _BEFORE_JSON.search(text))), None)
     if first:
-        options.append((first["line"], ""))
+        # To the end of the text, or, if more follows, to the end of the line.
+        options += [(first["line"], ""), (f"{first['line']}\n", "\n")]
     for marks in options:
         holding = sum(bool(regions(text, *marks)) for text in system_texts)
         if holding > TOOLS_SHARE * len(system_texts):
@@ -179,9 +180,10 @@ def prompt_lists(places: Mapping[Keys, Place]) -> tuple[Keys, str] | None:
 
 
 def find_calls(places: Mapping[Keys, Place]) -> str | None:
-    """A column that holds the calls which answer a question: a list, or JSON text of one."""
+    """A column with JSON text of the calls which answer a question."""
     for name in names.CALLED:
-        elements = list(places[name,].elements()) if (name,) in places else []
+        place = places.get((name,))
+        elements = list(place.elements()) if place and place.decode else []
         if elements and all(isinstance(it, dict) and {"name", "arguments"} <= it.keys() for it in elements):
             return name
     return None

@@ -72,8 +72,13 @@ def flat(turn: Mapping[str, Any]) -> Turn:
 
 def find_conversations(places: Mapping[Keys, Place]) -> list[Conversation]:
     """All conversations, the likeliest first: most rows, then the usual names, then the shortest path."""
-    found = [conversation for place in places.values() if (conversation := as_conversation(place))]
+    found = [it for keys, place in places.items() if not _in_tree(keys) and (it := as_conversation(place))]
     return sorted(found, key=lambda it: (-len(it.place.rows), _name_rank(it.place.keys), len(it.place.keys)))
+
+
+def _in_tree(keys: Keys) -> bool:
+    """Whether the path goes through a list of its own name: replies of replies, of which each is another talk."""
+    return keys[-1:] != (None,) and keys[-1:] != () and keys[-1] in keys[:-1]
 
 
 def _name_rank(keys: Keys) -> int:

@@ -1,4 +1,4 @@
-"""Rows without a conversation: known columns, pairs of both sides, lists of prompts or of what was said, whole chats."""
+"""Rows without a conversation: known columns, pairs of both sides, lists of texts, whole chats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,17 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 def without_conversation(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
     """The schema, or None if nothing is known; what a person has to check is added to `notes`."""
-    attempts = (_of_named_pairs, _of_columns, _of_prompts, _of_pairs, _of_chats, _of_inner, _of_lists, _of_flags, _by_name)
+    attempts = (
+        _of_named_pairs,
+        _of_columns,
+        _of_prompts,
+        _of_pairs,
+        _of_chats,
+        _of_inner,
+        _of_lists,
+        _of_flags,
+        _by_name,
+    )
     for attempt in attempts:
         schema = attempt(places, columns, notes)
         if schema is not None:
@@ -125,7 +135,7 @@ def _answer(
     """The block of the answer: calls, or a text with the thoughts that stand in a column beside it."""
     calls = cols.find_calls(places)
     if calls and answered in (None, calls):
-        return {"role": {"as": "assistant"}, "tool_calls": path_text((calls,))}
+        return {"role": {"as": "function_call"}, "text": path_text((calls,))}
     if answered is None:
         return None
     thoughts = cols.find_reasoning(columns, known)
@@ -186,7 +196,10 @@ def _of_lists(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
             continue
         if len(elements) >= 2 * len(place.rows) and mean(map(len, elements)) > MIN_CHARACTERS:
             notes.append("nothing says who speaks: the first text is taken for the user's, the next for the answer, …")
-            return {"turns": {"each": path_text(keys), "role": {"as": ["user", "assistant"]}}, **_system_column(columns)}
+            return {
+                "turns": {"each": path_text(keys), "role": {"as": ["user", "assistant"]}},
+                **_system_column(columns),
+            }
     return None
 
 

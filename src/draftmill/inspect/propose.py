@@ -15,6 +15,7 @@ from typing import Any
 from draftmill.extract.schema import ROLES
 from draftmill.inspect import columns as cols
 from draftmill.inspect import names
+from draftmill.inspect.beside import answer_beside, question_beside
 from draftmill.inspect.columns import Columns, columns_of
 from draftmill.inspect.conversation import (
     Conversation,
@@ -114,13 +115,21 @@ def _of_conversation(found: list[Conversation], places: Mapping[Keys, Place], co
     alternatives = _alternatives(first, others, len(columns.rows))
     block = _block(alternatives, notes)
     schema: Block = {"turns": block}
-    answer = _answer_beside(first, columns)
-    if answer:
-        schema["turns"] = [block, answer]
+    question = question_beside(first, columns)
+    if question or not first.last_roles()["assistant"]:
+        answer = answer_beside(first, columns, block)
+        blocks = [it for it in (block, question, answer) if it]
+        schema["turns"] = blocks if len(blocks) > 1 else block
     system = cols.find_system(columns, first.place.keys)
-    if system and any(columns.texts(system)):
+    if system:
         schema["system"] = path_text(system)
-    schema |= _tools(first, places) | _roles(first, notes) | _decode(first) | _id(columns) | _empty(first)
+    schema |= (
+        _tools(first, places, columns.texts(system) if system else [])
+        | _roles(first, notes)
+        | _decode(first)
+        | _id(columns)
+        | _empty(first)
+    )
     having = {number for conversation in alternatives for number in conversation.place.rows}
     where = cols.find_where(columns, having)
     if where:
@@ -217,23 +226,6 @@ def _repeats(conversation: Conversation, key: str) -> bool:
     return any(not isinstance(one, str) or one in "".join(texts_of(text)) for one, text in pairs)
 
 
-def _answer_beside(conversation: Conversation, columns: Columns) -> Block | None:
-    """The block of an answer that stands in a column of its own, where the turns never end with one."""
-    if conversation.last_roles()["assistant"] > 0 or len(conversation.place.keys) != 1:
-        return None
-    known = cols.text_columns(columns)
-    text = next((path_text((known[name],)) for name in names.ASSISTANT if name in known), None)
-    if text:
-        return {"role": {"as": "assistant"}, "text": text}
-    for name in names.ASSISTANT:  # the answer may be a turn, or a list of them: {from: gpt, value: …}
-        values = columns.values.get((name,), ())
-        turns = [turn for value in values for turn in (value if isinstance(value, list) else [value])]
-        labels = {role_meant(turn.get(conversation.role)) if isinstance(turn, dict) else None for turn in turns}
-        if labels == {"assistant"}:
-            return {"each": name, **_keys(conversation.role, list(conversation.texts))}
-    return None
-
-
 def _keys(role: str, texts: list[str]) -> Block:
     """`role` and `text`, where they are not the usual keys."""
     block = {} if role == "role" else {"role": path_text(role.split("."))}
@@ -241,9 +233,10 @@ def _keys(role: str, texts: list[str]) -> Block:
     return block | ({} if paths == ["content"] else {"text": paths[0] if len(paths) == 1 else paths})
 
 
-def _tools(conversation: Conversation, places: Mapping[Keys, Place]) -> Block:
+def _tools(conversation: Conversation, places: Mapping[Keys, Place], systems: list[str]) -> Block:
+    """`tools`, from where they stand, or from the system text: `systems` are the texts of a system column."""
     system_turns = (turn for turn in conversation.turns if role_meant(turn.get(conversation.role)) == "system")
-    systems = ["".join(texts_of(turn.get(conversation.texts[0]))) for turn in system_turns]
+    systems += ["".join(texts_of(turn.get(conversation.texts[0]))) for turn in system_turns]
     return tools_beside(cols.find_tools(places, conversation.place.keys), systems)
 
 
@@ -251,13 +244,13 @@ def _roles(conversation: Conversation, notes: list[str]) -> Block:
     """Labels in another case; an unknown one, if it can only be the assistant. Others are for a person to say."""
     meant = {label: role_meant(label) for label in conversation.labels}
     unknown = [label for label, role in meant.items() if role is None]
+    written = {label: role for label, role in meant.items() if role and label not in ROLES}
     if len(unknown) == 1 and "user" in meant.values() and "assistant" not in meant.values():
-        return {"roles": {unknown[0]: "assistant"}}
-    if unknown:
+        written[unknown[0]] = "assistant"
+    elif unknown:
         counts = ", ".join(f"{label} {conversation.labels[label]}" for label in unknown)
         notes.append(f"roles nobody knows ({counts}): add, if so it is,  roles: {{{_likely(conversation, unknown)}}}")
-    cased = {label: role for label, role in meant.items() if role and label not in ROLES}
-    return {"roles": cased} if cased else {}
+    return {"roles": written} if written else {}
 
 
 def _likely(conversation: Conversation, unknown: list[str]) -> str:

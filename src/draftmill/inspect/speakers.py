@@ -21,8 +21,8 @@ ENDS = (
 CHAT_SHARE = 0.9
 _AT_LINE = re.compile(r"^[ \t]*(?P<mark>(?P<label>[A-Za-z]+(?: [A-Za-z]+)?):)", re.MULTILINE)
 _ANYWHERE = re.compile(
-    r"(?P<mark>### ?(?P<label>[A-Za-z]+):|<\|im_start\|>(?P<chatml>\w+)|<\|start_header_id\|>(?P<llama>\w+)<\|end_header_id\|>"
-    r"|<start_of_turn>(?P<gemma>\w+)|\[\|(?P<baize>\w+)\|\]|(?P<inst>\[/?INST\]|<</?SYS>>)|<\|(?P<tag>\w+)\|>)"
+    r"(?P<mark>### ?(?P<label>[A-Za-z]+):|<\|im_start\|>(?P<chatml>\w+)"
+    r"|<\|start_header_id\|>(?P<llama>\w+)<\|end_header_id\|>|<start_of_turn>(?P<gemma>\w+)|\[\|(?P<baize>\w+)\|\]|(?P<inst>\[/?INST\]|<</?SYS>>)|<\|(?P<tag>\w+)\|>)"
 )
 _IN_LINE = re.compile(r"(?<!\w)(?P<mark>(?P<label>USER|ASSISTANT|SYSTEM|User|Assistant|Human|AI|Bot):)")
 _INST = {"[INST]": "user", "[/INST]": "assistant", "<<SYS>>": "system", "<</SYS>>": "user"}
