@@ -16,7 +16,7 @@ import pytest
 import yaml
 from extracting import chat, write_rows
 
-from draftmill.extract import mapping, readers, reducing, table
+from draftmill.extract import mapping, merging, readers, reducing, table
 from draftmill.extract.declaration import from_map
 from draftmill.extract.run import collected, write_rejects
 from draftmill.extract.signature import NUM_PERM, signatures, unpack
@@ -175,8 +175,9 @@ def test_stretches_are_of_one_size_with_many_runs(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(readers, "CHUNK_BYTES", 20_000)
     raw = {"source": {"files": "x.jsonl"}, "schema": {"turns": {"each": "t"}, "keep": "first_user"}}
     with collected(from_map("toy", raw, "f", "real"), memory=0) as outcome:
-        assert len(outcome.reduced.runs.runs) > 50
-        sizes = [len(stretch) for stretch in table._stretches(outcome.reduced, outcome.reduced.runs.nbytes // 20)]
+        assert len(outcome.reduced.runs) > 50
+        size = sum(run.nbytes for run in outcome.reduced.runs)
+        sizes = [len(stretch) for stretch in merging.stretches(outcome.reduced, size // 20)]
     assert sum(sizes) == 8000
     assert len(sizes) > 15 and max(sizes) < 3 * 8000 / 20, "ids are hashes, and every run is sorted by them"
 

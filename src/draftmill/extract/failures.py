@@ -326,7 +326,7 @@ def _check_same(outcome: Outcome, declaration: Declaration) -> None:
     if schema.dedup is not None or fit < MIN_ROWS_FOR_SAME or outcome.max_same <= schema.expect.max_same:
         return
     run, row = outcome.reduced.example
-    conversation = loads(outcome.reduced.runs.row(run, row)["conversation"])
+    conversation = loads(outcome.reduced.runs[run].row(row)["conversation"])
     text = next((excerpt(turn["content"], 100) for turn in conversation if turn["role"] == "user"), "")
     key = "prompt" if schema.is_prompt else "turns"
     message = (

@@ -53,6 +53,7 @@ class Mapper:
         self.schema, self.folder, self.memory, self.relations = schema, folder, memory, relations
         self.engine = Engine(schema, relations.partner if relations else None)
         self.unseen: list[Probe] = probes(schema)
+        self.runs = 0
 
     def __call__(self, number: int, chunk: Chunk, limit: int | None = None) -> Part:
         """Work on chunk `number`, or its first `limit` rows; its rejects are in `<number>.rejects`."""
@@ -119,7 +120,8 @@ class Mapper:
 
         run = Run.of(candidates)
         self.memory -= run.nbytes
-        part.runs.append(run if self.memory >= 0 else run.spilled(self.folder / f"{os.getpid()}.runs"))
+        self.runs += 1
+        part.runs.append(run if self.memory >= 0 else run.spilled(self.folder / f"{os.getpid()}.{self.runs}.run"))
 
     def _reject(self, line: int, row: Any, rejected: Rejected, part: Part, rejects: TextIO) -> None:
         """Count a reject and write its line: where the row is, why, and an excerpt of its declared text only."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from draftmill.extract.runs import Run, Runs
+from draftmill.extract.runs import Run
 
 BUCKET_ROWS = 150_000
 Words = npt.NDArray[np.uint64]
@@ -26,7 +26,9 @@ Words = npt.NDArray[np.uint64]
 class Reduced:
     """What stays of the runs."""
 
-    runs: Runs
+    folder: Path
+    """For files while the work lasts; duplicates.jsonl there lists the others, as rejects.jsonl does."""
+    runs: Sequence[Run]
     alive: list[npt.NDArray[np.bool_]]
     """For each run, which of its rows stay."""
     duplicates: int = 0
@@ -41,11 +43,11 @@ class Reduced:
         return sum(int(alive.sum()) for alive in self.alive)
 
 
-def reduce(runs: Sequence[Run], duplicates: Path) -> Reduced:
-    """Find duplicates; their lines of rejects.jsonl go to the file `duplicates`."""
-    reduced = Reduced(Runs(runs), [np.ones(run.rows, bool) for run in runs])
+def reduce(runs: Sequence[Run], folder: Path) -> Reduced:
+    """Find duplicates; their lines of rejects.jsonl go to duplicates.jsonl in `folder`."""
+    reduced = Reduced(folder, runs, [np.ones(run.rows, bool) for run in runs])
     buckets = 1 + sum(run.rows for run in runs) // BUCKET_ROWS
-    with open(duplicates, "w", encoding="utf-8") as file:
+    with open(folder / "duplicates.jsonl", "w", encoding="utf-8") as file:
         for bucket in range(buckets):
             _reduce(list(_repeated(reduced, bucket, buckets)), reduced, file)
     return reduced
@@ -53,7 +55,7 @@ def reduce(runs: Sequence[Run], duplicates: Path) -> Reduced:
 
 def _repeated(reduced: Reduced, bucket: int, buckets: int) -> Iterator[pa.Table]:
     """The keys, with run and row, of the rows of a bucket whose duplicate key may stand in another row too."""
-    found = [_bucket(reduced.runs.keys(run)["dedup"], bucket, buckets) for run in reduced.runs.runs]
+    found = [_bucket(run.keys()["dedup"].combine_chunks(), bucket, buckets) for run in reduced.runs]
     tops = np.sort(np.concatenate([top for _, top in found])) if found else np.zeros(0, np.uint64)
     reduced.most_frequent = max(reduced.most_frequent, int(len(tops) > 0))
     twice = tops[1:][tops[1:] == tops[:-1]]
@@ -61,7 +63,7 @@ def _repeated(reduced: Reduced, bucket: int, buckets: int) -> Iterator[pa.Table]
         return
     for number, (rows, top) in enumerate(found):
         rows = rows[np.isin(top, twice)]
-        keys = pa.table(reduced.runs.keys(reduced.runs.runs[number]).take(pa.array(rows)))
+        keys = reduced.runs[number].keys().take(pa.array(rows))
         yield keys.append_column("row", pa.array(rows)).append_column("run", pa.array(np.full(len(rows), number)))
 
 

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
@@ -156,9 +156,7 @@ def collected(
                 shown.advance(part.rows)
         from draftmill.extract.reducing import reduce
 
-        reduced = reduce([run for part in parts for run in part.runs], folder / "duplicates.jsonl")
-        with closing(reduced.runs):
-            yield Outcome(schema, parts, reduced, folder)
+        yield Outcome(schema, parts, reduce([run for part in parts for run in part.runs], folder), folder)
 
 
 @contextmanager

@@ -1,16 +1,16 @@
-"""Runs: batches of candidates, in memory while there are few, else in files, sorted by id.
+"""Runs: batches of candidates, in memory while there are few, else in Arrow files, sorted by id.
 
-A run is read twice: its keys to find duplicates, then its rows from the lowest id to the highest, a stretch at a
-time, merged with the others. So memory stays the same whatever the number of rows.
+A run is read twice: its keys to find duplicates, then its rows from the lowest id to the highest, in small pieces,
+merged with the others. So memory stays the same whatever the number of rows.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,9 +35,9 @@ SCHEMA = pa.schema(
     ]
 )
 """`tie` orders rows of equal id and content; rows equal in that too are written alike."""
-KEYS = ("id", "content", "dedup", "tie")
+KEYS = ("id", "dedup", "content", "tie")
 KEYS_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEYS])
-PIECE_BYTES = 1 << 16
+PIECE_BYTES = 1 << 17
 
 
 def batch_of(candidates: Candidates) -> pa.RecordBatch:
@@ -70,23 +70,14 @@ def _text(values: Sequence[bytes | None]) -> pa.Array:
     return pa.StringArray.from_buffers(len(there), pa.py_buffer(ends), pa.py_buffer(b"".join(there)), valid)
 
 
-Place = tuple[int, int]
-"""Where something is in a file: start and length."""
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A batch of candidates: in memory, in the order of the source, or in a file, in the order of ids.
-
-    In the file the keys of all rows come first, then the rows in pieces.
-    """
+    """A batch of candidates: in memory, in the order of the source, or in a file, in the order of ids."""
 
     rows: int
     nbytes: int
     batch: pa.RecordBatch | None
     file: Path | None = None
-    keys: Place = (0, 0)
-    pieces: tuple[Place, ...] = ()
 
     @staticmethod
     def of(candidates: Candidates) -> Run:
@@ -95,61 +86,69 @@ class Run:
         return Run(len(batch), batch.nbytes, batch)
 
     def spilled(self, path: Path) -> Run:
-        """The same run at the end of a file."""
+        """The same run in a file."""
         assert self.batch is not None
-        batch, _ = ordered(self.batch)
-        step = max(1, PIECE_BYTES * self.rows // max(1, self.nbytes))
-        with open(path, "ab") as file:
-            keys = _append(file, batch.select(KEYS))
-            pieces = tuple(_append(file, batch.slice(start, step)) for start in range(0, self.rows, step))
-        return Run(self.rows, self.nbytes, None, path, keys, pieces)
+        return spill([ordered(self.batch)[0]], path)
+
+    def keys(self) -> pa.Table:
+        """The keys of all rows, in the order that they are kept in."""
+        if self.batch is not None:
+            return pa.Table.from_batches([self.batch.select(KEYS)])
+        assert self.file is not None
+        with pa.OSFile(str(_keys_of(self.file))) as file:
+            return pa.ipc.open_file(file).read_all().combine_chunks()
+
+    def pieces(self) -> Iterator[pa.RecordBatch]:
+        """The rows, in the order that they are kept in."""
+        if self.batch is not None:
+            yield self.batch
+            return
+        # Not a memory map, whose pages would count as this process's memory.
+        with pa.OSFile(str(self.file)) as file:
+            reader = pa.ipc.open_file(file)
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+    def row(self, place: int) -> dict[str, Any]:
+        """One row as plain values."""
+        for piece in self.pieces():
+            if place < len(piece):
+                found: dict[str, Any] = piece.slice(place, 1).to_pylist()[0]
+                return found
+            place -= len(piece)
+        raise IndexError(place)
+
+    def delete(self) -> None:
+        """Give back the space of its files."""
+        if self.file is not None:
+            self.file.unlink()
+            _keys_of(self.file).unlink()
 
 
-def _append(file: IO[bytes], batch: pa.RecordBatch) -> Place:
-    data = batch.serialize()
-    start = file.tell()
-    file.write(data)
-    return start, data.size
+def spill(batches: Iterable[pa.RecordBatch], path: Path) -> Run:
+    """A run in files, of rows that come in the order of ids. The keys have their own: a reader reads all columns."""
+    rows = nbytes = 0
+    with _writer(path, SCHEMA) as pieces, _writer(_keys_of(path), KEYS_SCHEMA) as keys:
+        for batch in batches:
+            step = max(1, PIECE_BYTES * len(batch) // max(1, batch.nbytes))
+            for start in range(0, len(batch), step):
+                pieces.write_batch(batch.slice(start, step))
+            keys.write_batch(batch.select(KEYS))
+            rows, nbytes = rows + len(batch), nbytes + batch.nbytes
+    return Run(rows, nbytes, None, path)
+
+
+@contextmanager
+def _writer(path: Path, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWriter]:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        yield writer
+
+
+def _keys_of(path: Path) -> Path:
+    return path.with_suffix(".keys")
 
 
 def ordered(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
     """The batch in the order of its ids, and for each of its rows the place where it was."""
     order = pc.sort_indices(batch["id"])
     return batch.take(order), order.to_numpy()
-
-
-class Runs:
-    """The runs of a dataset, read from where they are."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs, self.nbytes = runs, sum(run.nbytes for run in runs)
-        paths = {run.file for run in runs if run.file}
-        self._files = {path: open(path, "rb") for path in paths}  # noqa: SIM115 - `close` closes them
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.close()
-
-    def keys(self, run: Run) -> pa.RecordBatch:
-        """The keys of all rows, in the order that they are kept in."""
-        return run.batch.select(KEYS) if run.batch else self._read(run, run.keys, KEYS_SCHEMA)
-
-    def pieces(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """The rows, in the order that they are kept in."""
-        return iter([run.batch]) if run.batch else (self._read(run, place, SCHEMA) for place in run.pieces)
-
-    def _read(self, run: Run, place: Place, schema: pa.Schema) -> pa.RecordBatch:
-        assert run.file is not None
-        start, length = place
-        data = os.pread(self._files[run.file].fileno(), length, start)
-        return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-
-    def row(self, number: int, place: int) -> dict[str, Any]:
-        """One row of a run as plain values."""
-        for piece in self.pieces(self.runs[number]):
-            if place < len(piece):
-                found: dict[str, Any] = piece.slice(place, 1).to_pylist()[0]
-                return found
-            place -= len(piece)
-        raise IndexError(place)

@@ -89,7 +89,7 @@ def first_rows(outcome: Outcome, limit: int) -> list[dict[str, Any]]:
     shown: list[dict[str, Any]] = []
     for run, alive in enumerate(outcome.reduced.alive):
         for place in alive.nonzero()[0][: limit - len(shown)].tolist():
-            row = outcome.reduced.runs.row(run, place)
+            row = outcome.reduced.runs[run].row(place)
             entry = {"id": row["id"], "messages": json.loads(row["conversation"])}
             shown.append(entry | ({"tools": json.loads(row["tools"])} if row["tools"] else {}))
     return shown
