@@ -19,6 +19,8 @@ from draftmill.extract.schema import Paths, Schema
 
 # What stands around the text of a conversation that is one user turn.
 _BEFORE, _AFTER = len(b'[{"role":"user","content":"'), -len(b'"}]')
+ROW_BYTES = 1000
+"""What a row takes beside its texts: ten objects, then three copies of its signature."""
 Finish = Callable[[Any, list[Message], "bytes | None", Candidates], None]
 
 
@@ -46,9 +48,7 @@ def finisher(schema: Schema) -> Finish:
             dedup = key_of(row, users, tools, suffix)
             group = own_group or dedup or content
             out.rows.append((row_id + suffix, content, dedup, group, conversation, tools, meta, users))
-            out.size += len(conversation)
-            if tools:
-                out.size += len(tools)
+            out.size += ROW_BYTES + len(conversation) + len(users) + (len(tools) if tools else 0)
 
     return finish
 

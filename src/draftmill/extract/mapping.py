@@ -23,7 +23,7 @@ from draftmill.extract.turns import elements_of
 if TYPE_CHECKING:
     from draftmill.extract.runs import Run
 
-RUN_BYTES = 8 << 20
+RUN_BYTES = 4 << 20
 
 
 @dataclass(slots=True)

@@ -51,4 +51,4 @@ class Candidates:
 
     rows: list[Candidate] = field(default_factory=list)
     size: int = 0
-    """Bytes of the conversations and tools."""
+    """About how many bytes they take."""
