@@ -155,13 +155,14 @@ def test_order_of_files_chunks_workers_and_memory_change_no_byte(
     done = stage(tmp_path, declared(["a.jsonl", "b.jsonl"], id="id"), run={"workers": 2})
     assert done.returncode == 0, done.stderr
     assert outputs(tmp_path) == expected
-    # Tiny chunks, runs, buckets and stretches, everything spilled to files.
+    # Tiny chunks, runs, buckets and stretches, everything spilled to files, and those merged in several levels.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(readers, "CHUNK_BYTES", 5000)
     monkeypatch.setattr(mapping, "RUN_BYTES", 3000)
     monkeypatch.setattr(reducing, "BUCKET_ROWS", 100)
+    monkeypatch.setattr(merging, "FAN", 3)
     with collected(from_map("toy", declared(["b.jsonl", "a.jsonl"], id="id"), "f", "real"), memory=0) as outcome:
-        assert len(outcome.parts) > 20
+        assert len(outcome.reduced.runs) > 3**2
         table.write(outcome.reduced, tmp_path / "rows.parquet", limit=20_000)
         write_rejects(outcome, tmp_path / "rejects.jsonl")
     assert (tmp_path / "rows.parquet").read_bytes() == expected["rows.parquet"]

@@ -74,10 +74,10 @@ def _check_run(composition: Composition) -> None:
     if not (isinstance(device, str) and _DEVICE.fullmatch(device)):
         fix = did_you_mean(str(device), ("auto", "cpu", "cuda", "cuda:1", "mps"))
         raise ConfigError("is no device", file=composition.file("run"), key="run.device", found=str(device), fix=fix)
-    for key, least in ("threads", 0), ("workers", 1):
-        value = run.get(key, least)
-        if type(value) is not int or value < least:
-            message = f"must be a whole number from {least} on"
+    for key in ("threads", "workers"):
+        value = run.get(key, 0)
+        if type(value) is not int or value < 0:
+            message = "must be a whole number from 0 on"
             raise ConfigError(message, file=composition.file("run"), key=f"run.{key}", found=str(value))
 
 

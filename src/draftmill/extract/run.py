@@ -8,6 +8,7 @@ The order of files, the size of chunks and the number of workers change no byte 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import threading
@@ -129,9 +130,10 @@ def run(dataset: str) -> None:
 
 
 def workers() -> int:
-    """`run.workers`: how many processes share the work."""
+    """`run.workers`: how many processes share the work; 0 means one for each core that this one may use."""
     settings: Mapping[str, Any] = params().get("run") or {}
-    return max(1, int(settings.get("workers") or 1))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return int(settings.get("workers") or 0) or cores or 1
 
 
 @contextmanager

@@ -23,7 +23,7 @@ SIZE = 4 * NUM_PERM
 """Bytes of a packed signature."""
 MAX_BYTES = 4096
 """Of a longer text the first and the last half of this are looked at."""
-_BATCH_BYTES = 1 << 16  # what is worked on stays in a core's cache
+_BATCH_BYTES = 1 << 17  # what is worked on stays in a core's cache
 _PADDING = b"\n" * SHINGLE_BYTES
 _EMPTY = np.uint32(0xFFFFFFFF)
 _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # those of splitmix64
