@@ -538,3 +538,12 @@ def test_a_path_that_is_no_file_is_not_offered_again(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=words) as caught:
             list(read(Source(files=str(tmp_path / name))))
         assert "did you mean" not in str(caught.value)
+
+
+def test_a_packed_file_is_unpacked_in_small_parts(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(bytes(256 << 20)))
+    sizes = [len(block) for block in reader_files.blocks(str(path), "x", "zst")]
+    assert path.stat().st_size < 64 << 10, "one read of the file would be all of it"
+    assert sum(sizes) == 256 << 20
+    assert max(sizes) <= 65 << 20

@@ -17,6 +17,8 @@ from draftmill.extract.readers.items import Compression, Kind
 
 BLOCK = 1 << 16
 LONGEST_LINE = 1 << 27
+ZST_PIECE = 1 << 11
+"""Bytes unpacked at a time: four of them may become 128 kB, so this becomes 64 MiB at most."""
 KINDS: dict[str, Kind] = {
     ".jsonl": "lines",
     ".ndjson": "lines",
@@ -103,10 +105,20 @@ def _pieces(file: IO[bytes] | gzip.GzipFile, size: int) -> Iterator[bytes]:
 
 
 def _unpack_zst(file: IO[bytes]) -> Iterator[bytes]:
+    unpacked, size = [], 0
+    for data in _unpack_frames(file):
+        unpacked.append(data)
+        size += len(data)
+        if size >= BLOCK:
+            yield b"".join(unpacked)
+            unpacked, size = [], 0
+    yield b"".join(unpacked)
+
+
+def _unpack_frames(file: IO[bytes]) -> Iterator[bytes]:
     # The package's own stream reader takes a cut file for a complete one.
     unpacker = None
-    for piece in _pieces(file, 1 << 16):
-        rest = piece
+    for rest in _pieces(file, ZST_PIECE):
         while rest:
             unpacker = unpacker or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
             if data := unpacker.decompress(rest):
