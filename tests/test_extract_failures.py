@@ -195,6 +195,8 @@ def test_no_rule_of_a_role_holds(tmp_path: Path) -> None:
     ("where", "key", "parts"),
     [
         ("{n: '1'}", "schema.where.n", ["never text", "0 10, 1 10, 2 10", "without quotes"]),
+        ("{n: no}", "schema.where.n", ["never true or false", "0 10, 1 10", "compare with one of these values"]),
+        ("{s: 1}", "schema.where.s", ["never a number", "'no' 30", "quote the value"]),
         ("{s: no}", "schema.where.s", ["never true or false", "'no' 30", "a plain yes, no, on or off"]),
         ("'@.n == 5'", "schema.where", ["drops every one of 30 rows", "n: 0 10, 1 10, 2 10"]),
         ("{n: 5}", "schema.where", ["drops every one of 30 rows", "n: 0 10"]),

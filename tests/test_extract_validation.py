@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,19 @@ def complaint(raw: dict[str, Any]) -> str:
         ("schema.orphan_tool", "drop", "schema.orphan_tool", "keep"),
         ("schema.tools", {"path": "tools", "twice": "stip"}, "schema.tools.twice", "did you mean 'strip'?"),
         ("schema.join", {"rows": "@.a", "as": "b"}, "schema.join", "`on` is required"),
+        ("schema.turns.split", {"at": "any"}, "schema.turns.split", "user: 'USER:'"),
+        ("schema.turns.tool_calls", {"each": "x"}, "schema.turns.tool_calls", "`name` is required"),
+        ("schema.tools", {"each": "x"}, "schema.tools", "`name` is required"),
+        ("schema.tools", {"from": "user"}, "schema.tools.from", 'must be "system"'),
+        ("schema.tools", {"from": "system", "between": ["<a>"]}, "schema.tools.between", "2 entries, not 1"),
+        ("schema.keep", {"users": 1, "steps": 2}, "schema.keep.steps", "exclude each other"),
+        ("schema.keep", "steps", "schema.keep", "{steps: n}"),
         ("schema.empty", 5, "schema.empty", "no form that is understood"),
         ("quota", "al", "quota", "did you mean 'all'?"),
         ("quota", 0, "quota", "out of range"),
-        ("quota", {"rows": 5, "fraction": 0.1}, "quota.", "unknown key"),
+        ("quota", {"rows": 5, "fraction": 0.1}, "quota.", "exclude each other"),
+        ("quota", {"tokens": "5 M"}, "quota.tokens", "with k, M or B after it"),
+        ("quota", "10", "quota", "a number of rows"),
         ("quota", {"fraction": 2}, "quota.fraction", "out of range"),
         ("answer", "regenrate", "answer", "did you mean 'regenerate'?"),
         ("mask", "assistent", "mask", "did you mean 'assistant'?"),
@@ -137,6 +147,17 @@ def test_the_json_schema_is_one_and_explains_its_keys() -> None:
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
     assert set(schema["properties"]) >= {"source", "schema", "quota", "answer", "mask", "tags", "role", "enabled"}
+    assert [key for key, node in keys(schema) if not node.get("description")] == []
+
+
+def keys(node: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every key that a file may have, at any depth, with its part of the schema."""
+    for name, inner in node.get("properties", {}).items() if isinstance(node, dict) else ():
+        referred = inner.get("$ref", "").rpartition("/")[2]
+        shared = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))["$defs"].get(referred, {})
+        yield name, {**shared, **inner}
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from keys(inner)
 
 
 def test_a_misspelled_section_is_named_before_the_one_it_leaves_empty() -> None:

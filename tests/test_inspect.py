@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from declared import ROOT, extract, roles
+from declared import extract, roles
 from forms import FORMS, ROWS, bot, user
 from hub_on_loopback import Hub, Repository
 from hypothesis import HealthCheck, given, settings
@@ -352,11 +351,11 @@ def test_a_dataset_of_the_hub(tmp_path: Path) -> None:
     assert declaration["schema"] == {"turns": {"each": "messages"}}
 
 
-def test_every_declaration_of_the_gallery_is_valid() -> None:
-    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) > 15
-    for block in blocks:
-        validate("gallery", yaml.safe_load(block))
-    for line in re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL):
-        json.loads(line)
+def test_a_split_is_chosen_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def several(*_: object) -> None:
+        raise DataError("o/a has several splits: test, train", key="source.split", fix="add  split: …")
+
+    monkeypatch.setattr("draftmill.inspect.inspect", several)
+    caught = CliRunner().invoke(app, ["o/a"]).exception
+    assert isinstance(caught, DataError)
+    assert (caught.file, caught.fix) == ("o/a", "choose one with --split")

@@ -25,7 +25,13 @@ def inspect(
     from draftmill.inspect import report, write_declaration, yaml_text
     from draftmill.inspect.origin import context_length, find_source
 
-    found = look(find_source(source, config, split), rows)
+    try:
+        found = look(find_source(source, config, split), rows)
+    except DataError as error:
+        if error.key in ("source.split", "source.config"):  # no file to edit yet
+            error.fix = f"choose one with --{error.key.removeprefix('source.')}"
+        error.file = error.file or source
+        raise
     for line in report(found, context or context_length()):
         say(line)
     if found.proposal.schema is None:

@@ -214,9 +214,13 @@ def _same_type(match: Any, value: Any) -> bool:
 def _where_type(declaration: Declaration, path: str, value: Any, seen: Counter[str]) -> DataError:
     kind = {bool: "true or false", str: "text"}.get(type(value), "a number")
     message = f"{declaration.name}: `{path}` is never {kind}, so it cannot be {value!r}"
-    fix = "quote the value" if not isinstance(value, str) else "write it without quotes"
-    if isinstance(value, bool) and any(text.startswith("'") for text in seen):
-        fix = "quote it: in YAML a plain yes, no, on or off is true or false"
+    texts = any(text.startswith(("'", '"')) for text in seen)
+    fix = "compare with one of these values" if seen else "compare with a key that is there"
+    if isinstance(value, str):
+        fix = "write it without quotes" if seen else fix
+    elif texts:
+        plain = "in YAML a plain yes, no, on or off is true or false"
+        fix = f"quote it: {plain}" if isinstance(value, bool) else "quote the value"
     return _failed(declaration, f"where.{path}", message, f"values there: {_counts(seen) or 'none'}", fix)
 
 

@@ -190,6 +190,8 @@ class _Parser:
             if role not in options
             for marker in _listed(values)
         )
+        if not markers:
+            raise self.fail(key, "names no speaker's marker", fix="add one, such as  user: 'USER:'")
         return Split(
             markers=markers, at=options["at"], prefix=options["prefix"], strip=tuple(_listed(options["strip"]))
         )

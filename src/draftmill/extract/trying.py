@@ -75,7 +75,9 @@ def _loaded(path: Path) -> dict[str, Any]:
     try:
         loaded = OmegaConf.to_container(OmegaConf.load(path))
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid YAML: {error}", file=path) from None
+        fix = "quote a path that begins with @, * or [, and any path with brackets or commas inside { }"
+        fix = "leave one of the two out" if "duplicate key" in str(error) else fix
+        raise ConfigError(f"not valid YAML: {error}", file=path, fix=fix) from None
     if not isinstance(loaded, dict):
         raise ConfigError("is not a map with source and schema", file=path)
     return {str(key): value for key, value in loaded.items()}

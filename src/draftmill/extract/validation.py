@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftmill.errors import ConfigError, did_you_mean
+from draftmill.errors import ConfigError, did_you_mean, nearest
 from draftmill.extract import declaration as declarations
 
 if TYPE_CHECKING:
@@ -64,15 +64,20 @@ def _validator() -> Draft202012Validator:
 
 
 def _deepest(error: Any) -> Any:
-    """Of the alternatives of an anyOf, the mistake in the one that was meant: deepest inside, with the nearest keys."""
+    """Of the alternatives of an anyOf, the mistake in the one that was meant: deepest inside, with most keys known."""
     while error.context:
         fitting = [inner for inner in error.context if inner.validator not in ("type", "enum", "const") or inner.path]
         if not fitting:
             return error
-        error = max(
-            fitting, key=lambda inner: (len(inner.absolute_path), inner.validator != "required", _nearness(inner))
-        )
+        error = max(fitting, key=_likeness)
     return error
+
+
+def _likeness(error: Any) -> tuple[int, int, bool, float]:
+    """How much an alternative with this mistake looks like the one that was meant."""
+    known = error.schema.get("properties", {})
+    keys = sum(name in known for name in error.instance) if isinstance(error.instance, Mapping) else 0
+    return len(error.absolute_path), keys, error.validator != "required", _nearness(error)
 
 
 def _nearness(error: Any) -> float:
@@ -91,6 +96,11 @@ def _explained(error: Any, file: str) -> ConfigError:
         known = error.schema.get("properties", {})
         unknown = next(name for name in value if name not in known)
         where = f"{key}.{unknown}" if key else str(unknown)
+        elsewhere = error.parent.schema.get("anyOf", ()) if error.parent else ()
+        beside = [name for name in value if name in known]
+        if beside and any(unknown in alternative.get("properties", {}) for alternative in elsewhere):
+            message = f"`{unknown}` and `{beside[0]}` exclude each other"
+            return ConfigError(message, file=file, key=where, fix=f"leave one out: {_hint(error)}")
         return ConfigError(f"unknown key '{unknown}'", file=file, key=where, fix=did_you_mean(str(unknown), known))
     found = json.dumps(value, ensure_ascii=False, default=str)
     found = found if len(found) <= 120 else found[:117] + "..."
@@ -101,24 +111,39 @@ def _explained(error: Any, file: str) -> ConfigError:
 def _message(error: Any) -> tuple[str, str | None]:
     value = error.instance
     options = _options(error.schema)
-    hint = error.schema.get("description")
+    hint = _hint(error)
     match error.validator:
         case "required":
             missing = [name for name in error.validator_value if name not in value]
             return f"`{missing[0]}` is required", hint
         case "enum" | "const" | "anyOf" | "oneOf" | "type" if options and isinstance(value, str):
-            return f"'{value}' is not one of the values allowed here", did_you_mean(value, options)
+            meant = did_you_mean(value, options)
+            message = f"'{value}' is not one of the values allowed here"
+            return message, hint if hint and error.context and not nearest(value, options) else meant
+        case "const":
+            return f"must be {json.dumps(error.validator_value)}", hint
+        case "pattern":
+            return f"'{value}' is not of the form that is understood here", hint
         case "type":
             kinds = error.validator_value
             return f"must be {_kinds(kinds)}, not {_kind(value)}", hint
         case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
             return f"{value} is out of range: {error.message}", hint
+        case "minItems" if value:
+            return f"must have {error.validator_value} entries, not {len(value)}", hint
         case "minProperties" | "minItems" | "minLength":
             return "must not be empty", hint
         case "anyOf" | "oneOf":
             return f"{_kind(value)} has no form that is understood here", hint
         case _:
             return error.message, hint
+
+
+def _hint(error: Any) -> str | None:
+    """What may stand there, as the schema says it of the place or, in an alternative, of all alternatives."""
+    hint: str | None = error.schema.get("description")
+    above = error.parent
+    return hint or (_hint(above) if above is not None and above.absolute_path == error.absolute_path else None)
 
 
 def _options(schema: Mapping[str, Any]) -> list[str]:
