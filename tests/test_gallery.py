@@ -92,6 +92,7 @@ ROWS: dict[str, Any] = {
 GIVES: dict[str, tuple[str, str, list[str]]] = {
     "chats.jsonl": ("user", "Name two rivers.", []),
     "sharegpt.json": ("user", "Hi", []),
+    "lima.jsonl": ("user", "Why is the sky blue?", []),
     "pairs.json": ("system user", "How to study English?", []),
     "parts.jsonl": ("user", "How many bars?", []),
     "encoded.parquet": ("user", "q", []),
