@@ -1,34 +1,49 @@
-"""The tutorial of docs/declare.md does what it shows, and names every key there is."""
+"""The tutorial of docs/declare.md does what it shows, to the letter, and the page names every key there is."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from extracting import extract, failure
 
+from draftmill.cli import main
 from draftmill.extract.validation import SCHEMA_FILE
 
-PAGE = (Path(__file__).parents[1] / "docs/declare.md").read_text(encoding="utf-8")
-ROW = json.loads(re.findall(r"```json\n(.*?)\n```", PAGE, re.S)[0])
-FIRST, LAST = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/declare.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(yaml|text)\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_first_try_fails_as_shown(tmp_path: Path) -> None:
-    found = failure(tmp_path, FIRST["schema"], *[ROW] * 3)
-    assert "$['payload'] is a text that holds JSON" in found
-    assert "fix: add  decode: [payload]" in found
-    found = failure(tmp_path, {**FIRST["schema"], "decode": ["payload"]}, *[ROW] * 3)
-    assert "for the labels 'customer', 'policy', 'agent'" in found
+def test_the_tutorial_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf/dataset").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs/support.jsonl", tmp_path / "docs")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    codes = []
+    for kind, text in BLOCKS:
+        if kind == "yaml":
+            (tmp_path / "conf/dataset/support.yaml").write_text(text, encoding="utf-8")
+            continue
+        command, _, shown = text.partition("\n")
+        monkeypatch.setattr(sys, "argv", command.removeprefix("$ ").split())
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert printed.out + printed.err == shown
+        codes.append(ended.value.code)
+    assert codes == [0, 1, 1, 0]
 
 
-def test_the_declaration_in_the_end_gives_the_conversation(tmp_path: Path) -> None:
-    got = extract(tmp_path, LAST["schema"], {**ROW, "status": "solved", "ticket": "T-101"}, ROW, checked=True)
-    assert got.ids == ["T-101"]
-    assert [role for role, _ in got.only] == ["system", "user", "assistant", "user"]
+def test_the_row_shown_is_the_first_of_the_file() -> None:
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    assert shown == (ROOT / "docs/support.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[0]
 
 
 @pytest.mark.parametrize("part", ["", "source", "schema", "block"])
