@@ -39,3 +39,12 @@ def test_a_stage_is_measured(benchmark: ModuleType, tmp_path: Path) -> None:
         benchmark.read_only(file, shape)
         measured = benchmark.stage(shape, file)
         assert measured["cpu"] > 0 and measured["peak_kib"] > 10_000
+
+
+def test_memory_does_not_grow_with_the_rows(benchmark: ModuleType, tmp_path: Path) -> None:
+    assert benchmark.compare_memory(tmp_path, 10_000, 50_000) <= benchmark.MEMORY_LIMIT
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_to_a_million_rows(benchmark: ModuleType, tmp_path: Path) -> None:
+    assert benchmark.compare_memory(tmp_path, 10_000, 1_000_000) <= benchmark.MEMORY_LIMIT

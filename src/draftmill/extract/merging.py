@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,12 @@ def stretches(reduced: Reduced, limit: int = STRETCH_BYTES) -> Iterator[pa.Table
     Larger runs go to files too; those that they are made of are deleted, since both would fill a disk.
     """
     sources: list[Source] = list(zip(reduced.runs, reduced.alive, strict=True))
-    level = 0
-    while len(sources) > FAN:
-        level += 1
-        groups = [sources[start : start + FAN] for start in range(0, len(sources), FAN)]
-        sources = [_joined(group, reduced.folder / f"{level}.{n}.merged", limit) for n, group in enumerate(groups)]
+    for number in count():
+        if len(sources) <= FAN:
+            break
+        # The oldest, which are the smallest, and no more of them than must be.
+        some = min(FAN, len(sources) - FAN + 1)
+        sources = [*sources[some:], _joined(sources[:some], reduced.folder / f"{number}.merged", limit)]
     yield from _merged(sources, limit)
 
 
@@ -60,15 +62,16 @@ def _merged(sources: Sequence[Source], limit: int) -> Iterator[pa.Table]:
 
 def _edges(runs: Sequence[Run], limit: int) -> list[str]:
     """Ids that divide the rows into stretches of about `limit` bytes."""
-    count = 1 + sum(run.nbytes for run in runs) // limit
-    if count == 1:
+    stretches = 1 + sum(run.nbytes for run in runs) // limit
+    if stretches == 1:
         return []
     sample: list[str] = []
     for number, run in enumerate(runs):
         # Runs are sorted: the same places in each of them would leave wide gaps between the ids that are looked at.
-        sample += run.keys()["id"].to_pylist()[number * PHASE % SAMPLE :: SAMPLE]
+        ids = chain.from_iterable(keys["id"].to_pylist() for keys in run.key_pieces())
+        sample += islice(ids, number * PHASE % SAMPLE, None, SAMPLE)
     sample.sort()
-    return sorted(set(sample[:: max(1, len(sample) // count)][1:]))
+    return sorted(set(sample[:: max(1, len(sample) // stretches)][1:]))
 
 
 class _Stream:

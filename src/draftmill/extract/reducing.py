@@ -55,7 +55,7 @@ def reduce(runs: Sequence[Run], folder: Path) -> Reduced:
 
 def _repeated(reduced: Reduced, bucket: int, buckets: int) -> Iterator[pa.Table]:
     """The keys, with run and row, of the rows of a bucket whose duplicate key may stand in another row too."""
-    found = [_bucket(run.keys()["dedup"].combine_chunks(), bucket, buckets) for run in reduced.runs]
+    found = [_bucket(_keys(run)["dedup"].combine_chunks(), bucket, buckets) for run in reduced.runs]
     tops = np.sort(np.concatenate([top for _, top in found])) if found else np.zeros(0, np.uint64)
     reduced.most_frequent = max(reduced.most_frequent, int(len(tops) > 0))
     twice = tops[1:][tops[1:] == tops[:-1]]
@@ -63,8 +63,12 @@ def _repeated(reduced: Reduced, bucket: int, buckets: int) -> Iterator[pa.Table]
         return
     for number, (rows, top) in enumerate(found):
         rows = rows[np.isin(top, twice)]
-        keys = reduced.runs[number].keys().take(pa.array(rows))
+        keys = _keys(reduced.runs[number]).take(pa.array(rows))
         yield keys.append_column("row", pa.array(rows)).append_column("run", pa.array(np.full(len(rows), number)))
+
+
+def _keys(run: Run) -> pa.Table:
+    return pa.Table.from_batches(run.key_pieces()).combine_chunks()
 
 
 def _bucket(dedup: pa.Array, bucket: int, buckets: int) -> tuple[npt.NDArray[np.int64], Words]:

@@ -90,24 +90,13 @@ class Run:
         assert self.batch is not None
         return spill([ordered(self.batch)[0]], path)
 
-    def keys(self) -> pa.Table:
-        """The keys of all rows, in the order that they are kept in."""
-        if self.batch is not None:
-            return pa.Table.from_batches([self.batch.select(KEYS)])
-        assert self.file is not None
-        with pa.OSFile(str(_keys_of(self.file))) as file:
-            return pa.ipc.open_file(file).read_all().combine_chunks()
-
     def pieces(self) -> Iterator[pa.RecordBatch]:
         """The rows, in the order that they are kept in."""
-        if self.batch is not None:
-            yield self.batch
-            return
-        # Not a memory map, whose pages would count as this process's memory.
-        with pa.OSFile(str(self.file)) as file:
-            reader = pa.ipc.open_file(file)
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
+        return _batches(self.file) if self.file else iter([self.batch])
+
+    def key_pieces(self) -> Iterator[pa.RecordBatch]:
+        """The keys of all rows, in the order that they are kept in."""
+        return _batches(_keys_of(self.file)) if self.file else (batch.select(KEYS) for batch in self.pieces())
 
     def row(self, place: int) -> dict[str, Any]:
         """One row as plain values."""
@@ -136,6 +125,14 @@ def spill(batches: Iterable[pa.RecordBatch], path: Path) -> Run:
             keys.write_batch(batch.select(KEYS))
             rows, nbytes = rows + len(batch), nbytes + batch.nbytes
     return Run(rows, nbytes, None, path)
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    # Not a memory map, whose pages would count as this process's memory.
+    with pa.OSFile(str(path)) as file:
+        reader = pa.ipc.open_file(file)
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
 
 
 @contextmanager
