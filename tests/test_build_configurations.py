@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -145,3 +146,8 @@ def test_changes_say_what_a_plan_lacks() -> None:
     assert between(old, old | {"answered": {"a": "x", "b": "y"}}).to_build == ["b"]
     assert between(old, old | {"inputs": {"a": "x", "b": "elsewhere"}}).broken == ["b"]
     assert overrides(old, old | {"seed": 3}) == ["seed=3"]
+    declared: Any = {"schema": {"join": {True: "id", "as": "x"}, "roles": {0: "user", "x": "drop"}}}
+    renamed: Any = {"schema": {"join": {True: "key", "as": "x"}, "roles": {0: "user", "y": "drop"}}}
+    before, after = ({**old, "datasets": {"a": made, "b": {}}} for made in (declared, renamed))
+    changes = between(before, after)
+    assert list(changes.lines()) == ["~ a: schema.join.True, schema.roles.x, schema.roles.y"]

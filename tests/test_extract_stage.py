@@ -146,6 +146,21 @@ def test_undeclared_columns_reach_no_output(built: Path) -> None:
         assert "hidden" not in text, name
 
 
+def test_a_label_that_is_an_object_reaches_no_output(tmp_path: Path) -> None:
+    write_rows(tmp_path / "x.jsonl", [{"t": [{"role": {"id": "hidden"}, "content": "q"}]}])
+    done = stage(tmp_path, declared("x.jsonl"))
+    assert done.returncode == 1 and "it holds: {'id': 'hidden'}" in done.stderr, "a person is told, on the screen"
+    listed = (tmp_path / ".draftmill/extract/toy.rejects.jsonl").read_text()
+    assert json.loads(listed)["label"] == "(an object)"
+
+
+def test_keys_that_yaml_reads_as_no_text(tmp_path: Path) -> None:
+    write_rows(tmp_path / "x.jsonl", [{"i": 1, "t": chat((0, "q"), ("x", "a"))}, {"i": 1, "r": 1}])  # type: ignore[arg-type]
+    schema = yaml.safe_load("{roles: {0: user, x: assistant}, join: {rows: '@.r == 1', on: i, as: p}}")
+    done = stage(tmp_path, {**declared("x.jsonl", **schema), "schema": {"turns": {"each": "t"}, **schema}})
+    assert done.returncode == 0, done.stderr
+
+
 def test_order_of_files_chunks_workers_and_memory_change_no_byte(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

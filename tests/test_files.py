@@ -12,6 +12,11 @@ from draftmill import console, files
 from draftmill.errors import BuildError, ConfigError, UsageError, guard, nearest
 
 
+def test_keys_that_are_no_texts_are_digested_too() -> None:
+    made = {"on": 1, 0: 2, True: 3}
+    assert files.canonical(made) == files.canonical(dict(reversed(made.items()))) == b'{"0":2,"on":1,"true":3}'
+
+
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "out.txt"
     files.write_text(path, "first")

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 def canonical(value: object) -> bytes:
     """`value` as canonical JSON: sorted keys, no blanks, UTF-8 (lone surrogates escaped)."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except TypeError:  # keys of YAML that are no texts (`on` in a join, 0 in roles) cannot be sorted beside texts
+        text = json.dumps(json.loads(json.dumps(value)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -66,7 +66,7 @@ def _keys(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         yield prefix or "now " + str(new)
         return
-    for key in sorted(old.keys() | new.keys()):
+    for key in sorted(old.keys() | new.keys(), key=str):  # YAML has keys that are numbers, and `on`
         if key not in old or key not in new:
             yield f"{prefix}{key}"
         else:

@@ -125,6 +125,8 @@ def _role_by_rules(role: Role) -> RoleOf:
 def _resolve(label: Any, known: Mapping[str, str]) -> str | None:
     if label is None or label == "":
         return None
+    if type(label) is list or type(label) is dict:
+        raise UnknownRole("(a list)" if type(label) is list else "(an object)")
     text = label if type(label) is str else repr(label)
     if text not in known:
         raise UnknownRole(text)
