@@ -236,7 +236,7 @@ FORMS: dict[str, tuple[Any, dict[str, Any], str | None, list[str]]] = {
             {
                 "system": "be kind",
                 "messages": [{"role": "user", "content": [{"type": "text", "text": f"q{i}"}]}, *ANTHROPIC_TURNS],
-                "tools": [{"name": "look_up", "input_schema": {"type": "object"}}],
+                "tools": [{"name": "look_up", "description": "looks up", "input_schema": {"type": "object"}}],
             }
             for i in ROWS
         ],

@@ -65,6 +65,46 @@ def test_a_path_that_matches_nothing(tmp_path: Path, schema: str, key: str, part
     expect(failure(tmp_path, schema, *rows()), key, "matched nothing in 30 rows", *parts)
 
 
+@pytest.mark.parametrize(
+    ("schema", "key"),
+    [
+        ("{turns: {each: t}, tools: {each: apis, name: label, description: helps}}", "schema.tools.description"),
+        (
+            "{turns: {each: t, tool_calls: {each: acts, name: label, arguments: helps}}}",
+            "schema.turns.tool_calls.arguments",
+        ),
+    ],
+)
+@pytest.mark.parametrize("written", [list, json.dumps])
+def test_a_part_of_a_foreign_shape_that_matches_nothing(tmp_path: Path, schema: str, key: str, written: Any) -> None:
+    foreign = written([{"label": "f", "help": "d"}])
+    made = [{"t": [*chat(("user", f"q{i}")), {"role": "ai", "acts": foreign}], "apis": foreign} for i in range(30)]
+    found = failure(tmp_path, schema, *made)
+    expect(found, key, "@ has no key 'helps' in 30 places", "keys there: label 30, help 30", "did you mean 'help'?")
+    assert extract(tmp_path, schema.replace("helps", "help"), *made, checked=True).unseen == []
+
+
+@pytest.mark.parametrize(
+    ("system", "parts"),
+    [
+        (
+            "<tools> see the manual </tools>",
+            ["between '<tools>' and '</tools>'", "30 with '<tools>'", "see the manual"],
+        ),
+        ('<t>[{"name": "f"}]</t>', ["0 with '<tools>'", "between: [before, after]"]),
+        (None, ["0 system turns in 30 rows", "say where the text is"]),
+    ],
+)
+def test_no_specs_in_any_system_text(tmp_path: Path, system: str | None, parts: list[str]) -> None:
+    made = [{"t": chat(("system", system), ("user", f"q{i}"))} for i in range(30)]
+    expect(failure(tmp_path, "{turns: {each: t}, tools: {from: system}}", *made), "schema.tools", *parts)
+
+
+def test_rows_that_a_join_leaves_none_of(tmp_path: Path) -> None:
+    schema = f"{{{T}, join: {{rows: '@.n == 7', on: n, as: x}}}}"
+    expect(failure(tmp_path, schema, *rows()), "schema.expect.min_rows", "join 30", "check `join`")
+
+
 def test_a_flag_that_matches_nothing(tmp_path: Path) -> None:
     expect(failure(tmp_path, T, *rows(), mask={"flag": "maks"}), "mask.flag", "no key 'maks'")
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from draftmill.extract.schema import Block, Paths, Schema
+from draftmill.extract.calls import spread
+from draftmill.extract.literals import parse
+from draftmill.extract.schema import Block, Paths, Schema, Shape
 from draftmill.extract.turns import elements_of
 
 Elements = Callable[[Any], list[Any]]
@@ -22,6 +24,8 @@ class Probe:
     paths: Paths
     elements: Elements
     block: Block | None = None
+    in_spec: bool = False
+    """The values are tool specs, or calls."""
 
     @property
     def key(self) -> str:
@@ -31,7 +35,7 @@ class Probe:
     def __call__(self, row: Any) -> bool:
         """Whether any of the alternatives matches anything that is not null or empty."""
         # A turn that is a text needs no path to its text.
-        bare = self.block is not None
+        bare = self.block is not None and not self.in_spec
         return any((bare and type(element) is str) or self.paths(element) for element in self.elements(row))
 
 
@@ -44,9 +48,28 @@ def probes(schema: Schema) -> list[Probe]:
     for block in schema.blocks:
         elements = elements_of(block)
         found += [Probe(paths, elements, block) for paths in _turn_paths(block)]
+        if block.tool_calls:
+            found += _of_shape(block.tool_calls, elements, block)
     if schema.flag:
         found.append(Probe(schema.flag, lambda row: [e for block in schema.blocks for e in elements_of(block)(row)]))
-    return found + [Probe(paths, _row) for paths in _other_paths(schema)]
+    found += [Probe(paths, _row) for paths in _other_paths(schema)]
+    return found + (_of_shape(schema.tools.shape, _row, None) if schema.tools and schema.tools.shape else [])
+
+
+def _of_shape(shape: Shape, elements: Elements, block: Block | None) -> list[Probe]:
+    """The probes of the parts that a foreign shape names, over its specs or calls."""
+
+    def inside(row: Any) -> list[Any]:
+        return spread([_parsed(match) for element in elements(row) for match in shape.each(element)])
+
+    return [Probe(paths, inside, block, in_spec=True) for paths in shape.fields.values()]
+
+
+def _parsed(match: Any) -> Any:
+    try:
+        return parse(match)[0] if type(match) is str else match
+    except ValueError:
+        return None
 
 
 def _row(row: Any) -> list[Any]:

@@ -15,10 +15,10 @@ from draftmill.console import excerpt
 from draftmill.errors import DataError, nearest
 from draftmill.extract.coverage import Probe, probes
 from draftmill.extract.declaration import Declaration
-from draftmill.extract.literals import loads
+from draftmill.extract.literals import Unwritable, loads
 from draftmill.extract.outcome import Rejected, Work
 from draftmill.extract.readers import Chunk, ChunkReader, Reject, chunks
-from draftmill.extract.rows import decoder, selector
+from draftmill.extract.rows import conversation_of, decoder, selector
 from draftmill.extract.schema import TARGET_ROLES, Block
 from draftmill.extract.turns import elements_of, label_of
 from draftmill.extract.walk import Walk, walk
@@ -77,6 +77,8 @@ def check(outcome: Outcome, declaration: Declaration) -> None:
     if passed:
         for key in outcome.unseen():
             raise _unmatched(declaration, key)
+        if (tools := declaration.schema.tools) and tools.from_system and not outcome.notes["tools_in_system"]:
+            raise _no_specs(declaration, *tools.between)
     _check_yield(outcome, declaration)
     _check_same(outcome, declaration)
     if outcome.kept < declaration.schema.expect.min_rows:
@@ -89,7 +91,7 @@ def check(outcome: Outcome, declaration: Declaration) -> None:
             "expect.min_rows",
             f"{declaration.name}: {outcome.kept} rows kept, at least {declaration.schema.expect.min_rows} expected",
             f"{outcome.rows} rows read; {dropped}" if outcome.rows else f"no row in {excerpt(files, 200)}",
-            "check `where`" if outcome.filtered else "check `source`",
+            f"check `{outcome.filtered.most_common(1)[0][0]}`" if outcome.filtered else "check `source`",
         )
 
 
@@ -240,7 +242,11 @@ def _unmatched(declaration: Declaration, key: str) -> DataError:
     probe = next(probe for probe in probes(declaration.schema) if probe.key == key)
     rows = sample_rows(declaration)
     walked = explain(probe, rows, declaration)
-    if probe.block is None and (instead := _rows_instead(declaration, probe.paths.options[0].name, rows)):
+    if (
+        probe.block is None
+        and not probe.in_spec
+        and (instead := _rows_instead(declaration, probe.paths.options[0].name, rows))
+    ):
         walked = Walk(walked.found, f"write  rows: {instead}  in source: the elements there have the key")
     path = " or ".join(path.text for path in probe.paths.options)
     message = f"{declaration.name}: {path} {NEVER_MATCHED} in {len(rows)} rows"
@@ -281,12 +287,28 @@ def _rows_instead(declaration: Declaration, key: str | None, rows: list[Any]) ->
     return None
 
 
+def _no_specs(declaration: Declaration, opening: str, closing: str) -> DataError:
+    """The error for `tools: {from: system}` where no system text holds a spec."""
+    rows, converse = sample_rows(declaration), conversation_of(declaration.schema)
+    texts = []
+    for row in rows:
+        with suppress(Rejected, Unwritable):
+            texts += [turn["content"] for turn in converse(row, Work())[0] if turn["role"] == "system"]
+    held = sum(opening in text for text in texts)
+    found = f"{len(texts)} system turns in {len(rows)} rows, {held} with '{opening}'"
+    found += f"; the first says: {excerpt(texts[0], 100)}" if texts else ""
+    ends = f"'{opening}' and '{closing}'" if closing else f"'{opening}' and the end"
+    message = f"{declaration.name}: no system text holds tool specs between {ends}"
+    fix = "name what stands around them:  between: [before, after]" if texts else "say where the text is: `system`"
+    return _failed(declaration, "tools", message, found, fix)
+
+
 def explain(probe: Probe, rows: list[Any], declaration: Declaration) -> Walk:
     """The walk along the first alternative of a declared path, over the rows' elements it applies to."""
     values = [element for row in rows for element in probe.elements(row)]
     if not values and probe.block and probe.block.each:
         return walk(probe.block.each.options[0], rows, declaration.schema)
-    return walk(probe.paths.options[0], values, declaration.schema, in_turn=_inside(probe.block))
+    return walk(probe.paths.options[0], values, declaration.schema, in_turn=probe.in_spec or _inside(probe.block))
 
 
 def _inside(block: Block | None) -> bool:

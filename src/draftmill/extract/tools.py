@@ -38,6 +38,7 @@ def tools_of(tools: Tools) -> ToolsOf:
                 for spec in found
             ]
             encoded = dumps(specs)
+            work.notes["tools_in_system"] += bool(specs)
         else:
             specs, encoded = _declared(tools, row, work)
         if specs and systems:

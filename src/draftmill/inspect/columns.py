@@ -110,8 +110,10 @@ def tool_marks(system_texts: list[str]) -> tuple[str, str] | None:
 def spec_shape(place: Place) -> str | dict[str, str]:
     """The value of `tools`: the path, or the keys where the parameters are not called so."""
     path = path_text(place.keys)
-    if any(isinstance(spec, dict) and "input_schema" in spec for spec in place.elements()):
-        return {"each": path, "name": "name", "description": "description", "parameters": "input_schema"}
+    specs = [spec for spec in place.elements() if isinstance(spec, dict)]
+    if any("input_schema" in spec for spec in specs):
+        described = {"description": "description"} if any(spec.get("description") for spec in specs) else {}
+        return {"each": path, "name": "name", **described, "parameters": "input_schema"}
     return path
 
 
