@@ -7,7 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -44,13 +46,20 @@ def rows(count: int) -> list[dict[str, Any]]:
     return made
 
 
-def stage(folder: Path, declared: dict[str, Any], **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run stages/extract.py for the dataset `toy` in `folder`."""
+def started(folder: Path, declared: dict[str, Any], **settings: Any) -> subprocess.Popen[str]:
+    """Start stages/extract.py for the dataset `toy` in `folder`."""
     composed = {"datasets": {"toy": declared}, "source_mode": "real", "run": {"workers": 1}, **settings}
     (folder / "params.yaml").write_text(yaml.safe_dump(composed))
     command = [sys.executable, "-P", str(ROOT / "stages/extract.py"), "toy"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+    return subprocess.Popen(command, cwd=folder, stdout=PIPE, stderr=PIPE, text=True, env=environment)
+
+
+def stage(folder: Path, declared: dict[str, Any], **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    with started(folder, declared, **settings) as process:
+        out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
@@ -183,6 +192,23 @@ def test_order_of_files_chunks_workers_and_memory_change_no_byte(
     assert (tmp_path / "rows.parquet").read_bytes() == expected["rows.parquet"]
     lines = (tmp_path / "rejects.jsonl").read_bytes().splitlines()
     assert sorted(lines) == sorted(expected["rejects.jsonl"].splitlines())
+
+
+def test_a_killed_stage_leaves_no_process_and_no_space_behind(tmp_path: Path) -> None:
+    made = [{"t": chat(("user", f"q{i} " + "x" * 9000), ("assistant", "a")), "k": 1} for i in range(4000)]
+    write_rows(tmp_path / "x.jsonl", made)
+    scratch = tmp_path / ".draftmill" / "extract"
+    settings = {"declared": declared("x.jsonl"), "run": {"workers": 2}}
+    with started(tmp_path, **settings) as process:
+        while process.poll() is None and not list(scratch.glob("*/*.run")):
+            time.sleep(0.002)
+        process.kill()
+        process.communicate(timeout=20)  # ends when the last process that has the pipe ends
+    assert process.returncode == -9
+    assert list(scratch.glob("*/*.run")), "it was killed in the middle"
+    done = stage(tmp_path, **settings)
+    assert (done.returncode, list(scratch.iterdir())) == (0, []), done.stderr
+    assert pq.read_metadata(tmp_path / "build/extract/toy/rows.parquet").num_rows == 4000
 
 
 def test_stretches_are_of_one_size_with_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

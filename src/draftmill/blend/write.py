@@ -6,7 +6,6 @@ bucket is sorted and appended: memory is bounded by a bucket, whatever the blend
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from draftmill.errors import BuildError
 from draftmill.files import parquet_writer, rank
 from draftmill.hidden_states.manifest import fingerprint
 from draftmill.pipeline import repro
-from draftmill.workspace import BUILD
+from draftmill.workspace import BUILD, scratch
 
 BUCKET_TOKENS = 16_000_000
 _RUNS = pa.list_(pa.struct([("start", pa.int32()), ("length", pa.int32())]))
@@ -78,8 +77,8 @@ def write(path: Path, order: Sequence[Chosen], tokens: int) -> None:
     for position, chosen in enumerate(order):
         places = wanted.setdefault(chosen.dataset, {})
         places.setdefault(chosen.row, []).append((chosen.copy, position))
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".buckets") as folder:
-        buckets = [Path(folder, str(i)) for i in range(-(-len(order) // size))]
+    with scratch("blend", path.stem) as folder:
+        buckets = [folder / str(i) for i in range(-(-len(order) // size))]
         _scatter(wanted, buckets, size)
         with parquet_writer(path, SCHEMA) as writer:
             for bucket in buckets:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -18,7 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ from draftmill.files import record_run, replacing, write_metrics
 from draftmill.lineage import of_source
 from draftmill.paths import PatternTimeout
 from draftmill.pipeline import address
-from draftmill.workspace import keep, output
+from draftmill.workspace import keep, output, scratch
 
 if TYPE_CHECKING:
     from draftmill.extract.reducing import Reduced
@@ -146,8 +146,7 @@ def collected(
     """
     schema, source = declaration.schema, declaration.source
     joins = schema.join is not None
-    with tempfile.TemporaryDirectory(dir=keep("extract"), prefix=f"{declaration.name}.") as name, _located(declaration):
-        folder = Path(name)
+    with scratch("extract", declaration.name) as folder, _located(declaration):
         pieces = chunks(source, None if source.rows or joins else columns(schema))
         if joins or schema.last_of:
             relate(schema, pieces, folder / "relations.sqlite")
@@ -206,7 +205,16 @@ _own: dict[str, Mapper] = {}
 
 
 def _begin(schema: Schema, folder: Path) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _own["mapper"] = _mapper(schema, folder, memory=0)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 def _work(number: int, chunk: Chunk) -> Part:
