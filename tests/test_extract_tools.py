@@ -325,3 +325,28 @@ def test_nulls_from_json_are_kept(tmp_path: Path) -> None:
     assert got.tools[0][0]["function"] == spec, "a text in a Parquet file is JSON, not Arrow's"
     got = extract(tmp_path, TURNS + ", tools: tools, decode: tools}", {"t": T, "tools": text}, suffix=".parquet")
     assert got.tools[0][0]["function"] == spec
+
+
+def test_turns_that_are_calls_themselves(tmp_path: Path) -> None:
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "q"}]},
+        {"type": "function_call", "call_id": "c7", "name": "f", "arguments": '{"x": 0.7}'},
+        {"type": "function_call_output", "call_id": "c7", "output": "r"},
+        {"role": "assistant", "content": "a"},
+    ]
+    schema = """
+      turns:
+        each: input
+        role: {"@.type == 'function_call'": assistant, "@.output": tool, "@.role == 'user'": user, else: assistant}
+        text: [content, output]
+        tool_calls: {each: $, id: call_id, name: name, arguments: arguments}
+      keep: each_user
+    """
+    messages = extract(tmp_path, schema, {"input": items}).messages[0]
+    call = {"id": "c7", "type": "function", "function": {"name": "f", "arguments": {"x": 0.7}}}
+    assert messages == [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "r", "tool_call_id": "c7"},
+        {"role": "assistant", "content": "a"},
+    ]

@@ -53,6 +53,22 @@ def test_the_place_of_a_turn_may_say_who_speaks(tmp_path: Path) -> None:
     assert got.only == [("user", "one"), ("assistant", "two"), ("user", "four"), ("user", "seven")]
 
 
+def test_turns_may_be_lists_if_the_role_is_an_element(tmp_path: Path) -> None:
+    schema = "{turns: {each: t, role: '[0]', text: '[1]'}, keep: each_user}"
+    got = extract(tmp_path, schema, {"t": [["human", "q"], ["gpt", "a"], ["tool", {"t": 0.7}]]})
+    assert got.only == [Q, A, ("tool", '{"t":0.7}')]
+    for role in ("role", "{as: user}", "{else: user}"):
+        rejected = extract(tmp_path, f"{{turns: {{each: t, role: {role}}}}}", {"t": [["human", "q"]]}).rejects
+        assert rejected == {"turn_is_a_list": 1}
+
+
+def test_what_a_tool_returned_may_be_an_object(tmp_path: Path) -> None:
+    turns = [*chat(Q), {"role": "tool", "content": {"t": 0.7, "n": None}}, {"role": "tool", "content": {"text": "x"}}]
+    got = extract(tmp_path, "{turns: {each: t}, keep: each_user}", {"t": turns})
+    assert got.only == [Q, ("tool", '{"t":0.7,"n":null}'), ("tool", "x")]
+    assert extract(tmp_path, "{turns: {each: t}}", {"t": chat(("user", {"t": 1}))}).rejects == {"other_part": 1}  # type: ignore[arg-type]
+
+
 def test_each_spreads_a_list_one_level_and_takes_other_matches_as_turns(tmp_path: Path) -> None:
     row = {"head": {"role": "user", "content": "one"}, "rest": chat(A, ("user", "two")), "deep": [chat(("user", "x"))]}
     got = extract(tmp_path, "{turns: [{each: head}, {each: rest}]}", row)

@@ -38,7 +38,7 @@ def inspect(
         raise DataError(
             "no conversation and no known columns were found",
             file=source,
-            found="the keys above",
+            found="; ".join(found.proposal.notes) or "the keys above",
             fix="if one of them holds prompts, write  schema: {prompt: KEY}  (docs/declare.md) and run `draftmill try`",
         )
     if write is not None:

@@ -27,7 +27,8 @@ def calls_of(shape: Shape | None) -> CallsOf:
 
     def foreign(turn: Any, work: Work) -> list[Message]:
         found = [parsed(match, work, "bad_tool_call") if type(match) is str else match for match in shape.each(turn)]
-        return [_foreign(item, fields, work) for item in spread(found)]
+        calls = [_foreign(item, fields, work) for item in spread(found)]
+        return [call for call in calls if call is not None]
 
     return foreign
 
@@ -63,11 +64,16 @@ def _call(item: Any, work: Work) -> Message:
     return make(inner.get("name"), arguments, item.get("id"), work)
 
 
-def _foreign(item: Any, fields: Mapping[str, Paths], work: Work) -> Message:
+def _foreign(item: Any, fields: Mapping[str, Paths], work: Work) -> Message | None:
+    """The call in an item, or None if it has neither name nor arguments: with `each: $`, a turn without a call."""
+
     def one(name: str) -> Any:
         return fields[name].one(item) if name in fields else None
 
-    return make(one("name"), one("arguments"), one("id"), work)
+    name, arguments = one("name"), one("arguments")
+    if name is None and arguments is None and type(item) is dict:
+        return None
+    return make(name, arguments, one("id"), work)
 
 
 def make(name: Any, arguments: Any, call_id: Any, work: Work) -> Message:

@@ -31,9 +31,12 @@ def plain_name(paths: Paths) -> str | None:
     return paths.options[0].steps[0].name
 
 
-def text_of(text: Text, parts: str, is_blank: Blank) -> TextOf:
-    """A function from a turn to its text; "" if there is none. It raises Rejected for malformed contents."""
-    readers = [_alternative(paths, parts) for paths in text.options]
+def text_of(text: Text, parts: str, is_blank: Blank, objects: bool = False) -> TextOf:
+    """A function from a turn to its text; "" if there is none. It raises Rejected for malformed contents.
+
+    `objects`: an object that is no text part is text as JSON writes it, as what a tool returned may be.
+    """
+    readers = [_alternative(paths, parts, objects) for paths in text.options]
     if len(readers) == 1 and len(text.options[0].options) == 1:
         return readers[0]
     by = text.by
@@ -51,8 +54,10 @@ def text_of(text: Text, parts: str, is_blank: Blank) -> TextOf:
     return joined if text.joined else first
 
 
-def _alternative(paths: Paths, parts: str) -> TextOf:
+def _alternative(paths: Paths, parts: str, objects: bool) -> TextOf:
     name = plain_name(paths)
+    if objects:
+        return lambda turn: "".join([_result_text(value, parts) for value in paths(turn)])
     if name is not None:
 
         def read_member(turn: Any) -> str:
@@ -61,6 +66,12 @@ def _alternative(paths: Paths, parts: str) -> TextOf:
 
         return read_member
     return lambda turn: "".join([to_text(value, parts) for value in paths(turn)])
+
+
+def _result_text(value: Any, parts: str) -> str:
+    if type(value) is dict and "type" not in value and value.keys().isdisjoint(_TEXT_KEYS):
+        return dumps(value).decode()
+    return to_text(value, parts)
 
 
 def to_text(value: Any, parts: str) -> str:

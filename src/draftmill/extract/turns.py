@@ -201,11 +201,14 @@ def _plain_turns(block: Block, schema: Schema, role_key: str, text_key: str, one
 def _turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
     """The closure of one turn."""
     find_role, find_text = role_of(block.role, schema.roles), text_of(block.text, block.parts, is_blank)
+    find_result = text_of(block.text, block.parts, is_blank, objects=True)
     calls, reasoning = calls_of(block.tool_calls), _reasoning(block.reasoning)
     flag, by_rules, constant = schema.flag, bool(block.role.rules), block.role.constant
+    by_path = block.role.path is not None
 
     def one(item: Any, messages: list[Message], work: Work) -> None:
-        if type(item) is not dict:
+        # ["user", "hello"] has a label if `role` is "[0]".
+        if type(item) is not dict and not (by_path and type(item) is list and find_role(item)):
             said_by = find_role(item) if by_rules and type(item) is str else constant
             if said_by != "drop":
                 _say(said_by or "", _bare(item, said_by), messages, work, is_blank)
@@ -213,8 +216,10 @@ def _turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
         role = find_role(item)
         if role == "drop":
             return
-        text = find_text(item)
-        message = _message(item, role, "" if is_blank(text) else text, calls, reasoning, work)
+        text = find_result(item) if role == "tool" else find_text(item)
+        message = _message(
+            item if type(item) is dict else {}, role, "" if is_blank(text) else text, calls, reasoning, work
+        )
         if message is None:
             work.notes["empty_turns"] += 1
             return

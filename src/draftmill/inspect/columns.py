@@ -79,10 +79,16 @@ def find_tools(places: Mapping[Keys, Place], conversation: Keys) -> Place | None
     found = [
         place
         for keys, place in places.items()
-        if keys != conversation and conversation[: len(keys) - 1] == keys[:-1] and _are_specs(list(place.elements()))
+        if keys != conversation and _above(keys, conversation) and _are_specs(list(place.elements()))
     ]
     found.sort(key=lambda place: (place.keys[-1] not in names.TOOLS, -len(place.rows), len(place.keys)))
     return found[0] if found else None
+
+
+def _above(keys: Keys, conversation: Keys) -> bool:
+    """Whether a list stands beside the conversation or above it, or in a list of groups: `tools[*].functions`."""
+    holder = keys[:-3] if keys[-2:-1] == (None,) else keys[:-1]
+    return conversation[: len(holder)] == holder
 
 
 def _are_specs(elements: list[Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from draftmill.extract.schema import ROLES
 from draftmill.inspect import names
-from draftmill.inspect.places import Keys, Place
+from draftmill.inspect.places import Keys, Place, path_text
 
 MAX_LABELS = 12
 TEXT_KEYS = ("text", "value", "content")
@@ -43,7 +43,7 @@ class Conversation:
     @property
     def turns(self) -> Iterator[Turn]:
         """All turns, flattened by one level."""
-        return (flat(turn) for turn in self.place.elements() if isinstance(turn, dict))
+        return (turn for element in self.place.elements() if (turn := as_turn(element)))
 
     def meaning(self, label: object) -> str | None:
         """What a label means by itself, its case aside."""
@@ -51,8 +51,8 @@ class Conversation:
 
     def last_roles(self) -> Counter[str | None]:
         """How conversations end: role of the last turn, counted."""
-        lasts = (turns[-1] for _, turns in self.place.lists if turns and isinstance(turns[-1], dict))
-        return Counter(role_meant(flat(turn).get(self.role)) for turn in lasts)
+        lasts = (as_turn(turns[-1]) for _, turns in self.place.lists if turns)
+        return Counter(role_meant(turn.get(self.role)) for turn in lasts if turn)
 
 
 def role_meant(label: object) -> str | None:
@@ -60,6 +60,20 @@ def role_meant(label: object) -> str | None:
     if not isinstance(label, str):
         return None
     return ROLES.get(label) or ROLES.get(label.lower()) or names.LABELS.get(label.lower())
+
+
+def as_turn(element: Any) -> Turn | None:
+    """An element with the keys that a path may name: a flat object, or `[0]` and `[1]` of ["user", "hello"]."""
+    if isinstance(element, dict):
+        return flat(element)
+    if isinstance(element, list) and len(element) > 1 and isinstance(element[0], str):
+        return {f"[{place}]": item for place, item in enumerate(element)}
+    return None
+
+
+def inner_path(key: str) -> str:
+    """The path of a key of a turn: `author.role` is two steps, `[0]` is one."""
+    return key if key.startswith("[") else path_text(key.split("."))
 
 
 def flat(turn: Mapping[str, Any]) -> Turn:
@@ -107,7 +121,7 @@ def _take_turns(conversation: Conversation) -> bool:
 def as_conversation(place: Place, known: bool = True) -> Conversation | None:
     """`place` as a conversation, if it is one; `known`: by labels that are known roles."""
     elements = list(place.elements())
-    turns = [flat(element) for element in elements if isinstance(element, dict)]
+    turns = [turn for element in elements if (known or isinstance(element, dict)) and (turn := as_turn(element))]
     if not turns or len(turns) < TURN_SHARE * len(elements):
         return None
     found = _role_key(turns, known)

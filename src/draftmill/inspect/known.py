@@ -90,6 +90,9 @@ def _of_pairs(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
             dict.fromkeys(key for element in elements for key, v in element.items() if isinstance(v, str))
         )
         found = names.sides(known)
+        named = bool(keys) and keys[-1] in names.CONVERSATIONS
+        if place.decode and not named:
+            continue  # test cases of a problem, as JSON text
         if found and found[1] and len(place.rows) > cols.TOOLS_SHARE * len(columns.rows):
             system = {"system": path_text((known["system"],))} if "system" in known else {}
             pairs = {**system, "user": path_text((known[found[0]],)), "assistant": path_text((known[found[1]],))}

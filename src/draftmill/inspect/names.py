@@ -14,6 +14,9 @@ REASONING = (
     "complex_cot", "thinking_content", "reasoning_trace",
 )  # fmt: skip
 CALLS = ("tool_calls", "function_call", "tool_call")
+FUNCTION_CALLS = ("functionCall", "function_call")
+FUNCTION_RESULTS = ("functionResponse", "function_response")
+"""Parts that hold a call or a result under this key, and have no type."""
 FLAGS = ("loss_weight", "weight", "mask", "train", "trainable", "loss", "is_demo")
 SYSTEM = (
     "system", "system_prompt", "system_message", "systemPrompt", "systemInstruction", "system_instruction",

@@ -20,14 +20,17 @@ from draftmill.inspect.columns import Columns, columns_of
 from draftmill.inspect.conversation import (
     Conversation,
     as_conversation,
+    as_turn,
     find_conversations,
     find_unnamed,
-    flat,
+    inner_path,
     part_kind,
     role_meant,
     texts_of,
 )
+from draftmill.inspect.items import find_items, items_block
 from draftmill.inspect.known import Block, empty_words, tools_beside, without_conversation
+from draftmill.inspect.layout import columns_note, envelopes, rows_are_turns
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
 TRACE_TURNS = 5
@@ -61,7 +64,26 @@ def propose(rows: list[Any], one_document: bool = False) -> Proposal:
         proposal = _propose([rows])
         proposal.rows = "$"
         return proposal
-    return _propose(rows)
+    found = [note for note in (columns_note(rows),) if note]
+    proposal = Proposal(notes=found) if found else _propose(rows)
+    return proposal if proposal.schema is not None else _of_turn_rows(rows) or proposal
+
+
+def _of_turn_rows(rows: list[Any]) -> Proposal | None:
+    """The whole file as one conversation, or its first turns as prompts, where each row is a turn."""
+    items = find_items(envelopes(rows))
+    if items:
+        proposal = _of_items(items, {}, columns_of([rows]))
+        proposal.rows = "$"
+        return proposal
+    found = rows_are_turns(rows)
+    if found is None:
+        return None
+    if found.groups:
+        return Proposal(found.prompts, notes=found.notes())
+    proposal = _of_conversation([found.conversation], {}, columns_of([rows]))
+    proposal.rows = "$"
+    return proposal
 
 
 def _wrapped(rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -90,6 +112,9 @@ def _propose(rows: list[Any]) -> Proposal:
 
 
 def _of_rows(places: Mapping[Keys, Place], columns: Columns) -> Proposal:
+    items = find_items(places.values())
+    if items:
+        return _of_items(items, places, columns)
     found = find_conversations(places)
     if found:
         return _of_conversation(found, places, columns)
@@ -104,6 +129,15 @@ def _of_rows(places: Mapping[Keys, Place], columns: Columns) -> Proposal:
 def _id(columns: Columns) -> Block:
     key = cols.find_id(columns)
     return {"id": path_text((key,))} if key else {}
+
+
+def _of_items(items: Place, places: Mapping[Keys, Place], columns: Columns) -> Proposal:
+    notes: list[str] = []
+    schema: Block = {"turns": items_block(items, notes)}
+    if system := cols.find_system(columns, items.keys):
+        schema["system"] = path_text(system)
+    schema |= tools_beside(cols.find_tools(places, items.keys), []) | _id(columns)
+    return Proposal(schema, notes=notes)
 
 
 # -- a conversation -------------------------------------------------------------------------------
@@ -178,8 +212,12 @@ def _parts(conversation: Conversation, notes: list[str]) -> Block:
                 "name": "name",
                 "arguments": "input",
             }
+        elif kind in names.FUNCTION_CALLS and isinstance(example.get(kind), dict):
+            block["tool_calls"] = {"each": f"{content}[*].{kind}", "name": "name", "arguments": "args"}
         elif kind == "tool_result":
-            block |= _tool_results(conversation)
+            block |= _tool_results(conversation, "@.type == 'tool_result'", "[type=tool_result].content")
+        elif kind in names.FUNCTION_RESULTS:
+            block |= _tool_results(conversation, f"@.{kind}", f"[*].{kind}.response")
         else:
             other.append(f"{kind} {kinds[kind]}")
     if other:
@@ -187,17 +225,17 @@ def _parts(conversation: Conversation, notes: list[str]) -> Block:
     return block
 
 
-def _tool_results(conversation: Conversation) -> Block:
-    """Results that came in turns of the user: such a turn is the tool's."""
+def _tool_results(conversation: Conversation, test: str, inside: str) -> Block:
+    """Results that came in turns of the user: such a turn is the tool's. `test` is true of a part that is a result."""
     content, role = _relative(conversation.texts[0]), _relative(conversation.role)
     labels = {f"{role} == {json.dumps(label)}": meant for label in conversation.labels if (meant := role_meant(label))}
-    results = f"{path_text(conversation.texts[0].split('.'))}[type=tool_result].content"
-    return {"role": {f"{content}[?@.type == 'tool_result']": "tool", **labels}, "text": [results, *conversation.texts]}
+    results = f"{inner_path(conversation.texts[0])}{inside}"
+    return {"role": {f"{content}[?{test}]": "tool", **labels}, "text": [results, *conversation.texts]}
 
 
 def _relative(key: str) -> str:
     """A key of a turn in a filter: `@.content`."""
-    path = path_text(key.split("."))
+    path = inner_path(key)
     return f"@{path}" if path.startswith("[") else f"@.{path}"
 
 
@@ -228,8 +266,8 @@ def _repeats(conversation: Conversation, key: str) -> bool:
 
 def _keys(role: str, texts: list[str]) -> Block:
     """`role` and `text`, where they are not the usual keys."""
-    block = {} if role == "role" else {"role": path_text(role.split("."))}
-    paths = [path_text(text.split(".")) for text in dict.fromkeys(texts)]
+    block = {} if role == "role" else {"role": inner_path(role)}
+    paths = [inner_path(text) for text in dict.fromkeys(texts)]
     return block | ({} if paths == ["content"] else {"text": paths[0] if len(paths) == 1 else paths})
 
 
@@ -259,7 +297,9 @@ def _likely(conversation: Conversation, unknown: list[str]) -> str:
         return ", ".join(f"{label}: drop" for label in unknown)
     if len(unknown) > 2:
         return ", ".join(f"{label}: …" for label in unknown)
-    begins = Counter(flat(turns[0]).get(conversation.role) for _, turns in conversation.place.lists if turns)
+    begins = Counter(
+        turn.get(conversation.role) for _, turns in conversation.place.lists if turns and (turn := as_turn(turns[0]))
+    )
     first = begins.most_common(1)[0][0]
     return ", ".join(f"{label}: {'user' if label == first else 'assistant'}" for label in unknown)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from draftmill.inspect.conversation import Conversation, Turn, characters, flat, role_meant, texts_of
+from draftmill.inspect.conversation import Conversation, Turn, as_turn, characters, role_meant, texts_of
 
 CHARACTERS_PER_TOKEN = 4
 """For the estimate of lengths: a usual ratio for English text; tokenize knows the exact number."""
@@ -13,7 +13,7 @@ CHARACTERS_PER_TOKEN = 4
 
 def shares(conversation: Conversation, context: int) -> Iterator[str]:
     """One line a share. `context`: tokens over which a row is long."""
-    chats = [[flat(turn) for turn in found if isinstance(turn, dict)] for _, found in conversation.place.lists if found]
+    chats = [[turn for it in found if (turn := as_turn(it))] for _, found in conversation.place.lists if found]
     lasts = conversation.last_roles()
     total = sum(lasts.values())
     if any(role_meant(label) == "assistant" for label in conversation.labels):
