@@ -204,6 +204,17 @@ KEYS = st.sampled_from(
         "x'y",
         'q"z\\',
         "é",
+        "history",
+        "message",
+        "is_human",
+        "columns",
+        "data",
+        "instruction",
+        "answers",
+        "arguments",
+        "parent_id",
+        "call_id",
+        "functionCall",
     ]
 )
 TEXTS = st.sampled_from(
@@ -223,6 +234,10 @@ TEXTS = st.sampled_from(
         "image",
         '<tools>[{"name": "f", "parameters": {}}]</tools>',
         "\x00",
+        "function_call",
+        "prompter",
+        "[INST] hi there [/INST] yo",
+        '[{"name": "f", "arguments": {}}]',
     ]
 )
 VALUES = st.recursive(

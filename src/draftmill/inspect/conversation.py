@@ -34,7 +34,7 @@ class Conversation:
 
     place: Place
     role: str
-    labels: Counter[str]
+    labels: Counter[Any]
     texts: tuple[str, ...]
     """Keys of the text; the second is filled where the first is empty."""
     parts: Counter[str]
@@ -134,10 +134,12 @@ def as_conversation(place: Place, known: bool = True) -> Conversation | None:
     return Conversation(place=place, role=role, labels=labels, texts=texts, parts=part_types(turns, texts[0]))
 
 
-def _role_key(turns: list[Turn], by_name: bool) -> tuple[str, Counter[str]] | None:
-    best: tuple[float, str, Counter[str]] | None = None
+def _role_key(turns: list[Turn], by_name: bool) -> tuple[str, Counter[Any]] | None:
+    best: tuple[float, str, Counter[Any]] | None = None
     for key in dict.fromkeys(key for turn in turns for key in turn):
-        labels = Counter(value for turn in turns if isinstance(value := turn.get(key), str) and value)
+        # Numbers may be labels, but only a person knows which.
+        kind = str if by_name else str | int
+        labels = Counter(value for turn in turns if isinstance(value := turn.get(key), kind) and value != "")
         total = sum(labels.values())
         if total < TURN_SHARE * len(turns) or len(labels) > MAX_LABELS:
             continue

@@ -148,7 +148,7 @@ def _answer(
 
 def _of_inner(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
     """Known columns one or two objects down: {data: {prompt, response}}; or the question's text: {prompt: {text}}."""
-    for keys in columns.values:
+    for keys in [keys for keys, values in columns.values.items() if any(isinstance(value, dict) for value in values)]:
         known = cols.text_columns(columns, keys)
         found = names.sides(known)
         if found and found[1]:
@@ -197,7 +197,7 @@ def _of_lists(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
         elements = list(place.elements())
         if not keys or keys[-1] not in names.SPOKEN_LISTS or not all(isinstance(it, str) for it in elements):
             continue
-        if len(elements) >= 2 * len(place.rows) and mean(map(len, elements)) > MIN_CHARACTERS:
+        if elements and len(elements) >= 2 * len(place.rows) and mean(map(len, elements)) > MIN_CHARACTERS:
             notes.append("nothing says who speaks: the first text is taken for the user's, the next for the answer, …")
             return {
                 "turns": {"each": path_text(keys), "role": {"as": ["user", "assistant"]}},

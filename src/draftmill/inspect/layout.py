@@ -7,38 +7,57 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftmill.inspect import columns as cols
-from draftmill.inspect.columns import columns_of
+from draftmill.inspect.columns import Columns, columns_of
 from draftmill.inspect.conversation import Conversation, as_conversation, characters, inner_path, role_meant
 from draftmill.inspect.places import Place, path_text
+from draftmill.inspect.speakers import unknown_speakers
 
 Block = dict[str, Any]
 COLUMNS_NOTE = (
     "the file is one object of columns ({names}), which no declaration turns into rows: write rows first, as "
     "`pandas.read_json(FILE).to_json(NEW, orient='records', lines=True)` does"
 )
+ROLES = ("user", "assistant", "…", "…")
 SPLIT_NOTE = COLUMNS_NOTE.replace("read_json(FILE)", "read_json(FILE, orient='split')")
 
 
 def columns_note(rows: list[Any]) -> str | None:
-    """What to do about a file that is one object of columns: lists of one length, or maps of one set of keys."""
-    if len(rows) != 1 or not isinstance(rows[0], dict) or len(rows[0]) < 2:
+    """What to do about a file that is one object of columns: lists of one length, or maps from row numbers."""
+    row = rows[0] if len(rows) == 1 else None
+    if not isinstance(row, dict):
         return None
-    row = rows[0]
     if {"columns", "data"} <= row.keys() and isinstance(row["columns"], list) and isinstance(row["data"], list):
         return SPLIT_NOTE.format(names=", ".join(map(str, row["columns"][:4])))
-    values = list(row.values())
-    lists = all(isinstance(value, list) and len(value) == len(values[0]) > 1 for value in values)
-    maps = all(isinstance(value, dict) and value and list(value) == list(values[0]) for value in values)
-    inner = (
-        [item for value in values for item in (value.values() if isinstance(value, dict) else value)]
-        if lists or maps
-        else []
+    talks = any(
+        isinstance(held, list) and as_conversation(Place((key,), lists=[(0, held)])) for key, held in row.items()
     )
-    if (maps and not all(key.isdigit() for key in values[0])) or not any(isinstance(item, str) for item in inner):
-        return None
-    if any(as_conversation(Place((key,), lists=[(0, value)])) for key, value in row.items() if isinstance(value, list)):
-        return None
-    return COLUMNS_NOTE.format(names=", ".join(list(row)[:4]))
+    return None if talks or not _are_columns(row) else COLUMNS_NOTE.format(names=", ".join(list(row)[:4]))
+
+
+def _are_columns(value: Any) -> bool:
+    """Whether an object holds lists of one length, or maps with the same numbers as keys, some of texts."""
+    held = list(value.values()) if isinstance(value, dict) else []
+    if len(held) < 2:
+        return False
+    if all(isinstance(column, dict) and list(column) == list(held[0]) for column in held):
+        held = [list(column.values()) for column in held] if all(map(str.isdigit, held[0])) else []
+    lists = bool(held) and all(isinstance(column, list) and len(column) == len(held[0]) > 1 for column in held)
+    return lists and any(isinstance(item, str) for column in held for item in column)
+
+
+def hints(columns: Columns) -> list[str]:
+    """What a person may want to know of rows in which nothing was found."""
+    found = []
+    for keys, values in columns.values.items():
+        path = path_text(keys)
+        if columns.is_text(keys) and (marks := unknown_speakers(columns.texts(keys))):
+            roles = ", ".join(f"{role}: '{mark}'" for role, mark in zip(ROLES, marks, strict=False))
+            found.append(
+                f"`{path}` may hold talks of {' and '.join(marks)} If so,  turns: {{text: {path}, split: {{{roles}}}}}"
+            )
+        if values and all(map(_are_columns, values)):
+            found.append(f"`{path}` holds a list for each key, as columns of turns: make it a list of objects first")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from draftmill.errors import DataError, UsageError
 from draftmill.extract import Source
 from draftmill.workspace import PARAMS
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _GLOB = re.compile(r"[*?\[]")
 DEFAULT_CONTEXT = 4096
 
@@ -20,7 +20,7 @@ def find_source(text: str, config: str | None = None, split: str | None = None) 
 
     Raises DataError for what can be neither.
     """
-    if Path(text).exists() or _GLOB.search(text):
+    if Path(text).exists() or Path(text).is_symlink() or _GLOB.search(text):
         if config or split:
             raise UsageError("--config and --split belong to a dataset of the Hub, and this is a file", file=text)
         return Source(files=text)

@@ -30,7 +30,7 @@ from draftmill.inspect.conversation import (
 )
 from draftmill.inspect.items import find_items, items_block
 from draftmill.inspect.known import Block, empty_words, tools_beside, without_conversation
-from draftmill.inspect.layout import columns_note, envelopes, rows_are_turns
+from draftmill.inspect.layout import columns_note, envelopes, hints, rows_are_turns
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
 TRACE_TURNS = 5
@@ -66,7 +66,11 @@ def propose(rows: list[Any], one_document: bool = False) -> Proposal:
         return proposal
     found = [note for note in (columns_note(rows),) if note]
     proposal = Proposal(notes=found) if found else _propose(rows)
-    return proposal if proposal.schema is not None else _of_turn_rows(rows) or proposal
+    if proposal.schema is None:
+        proposal = _of_turn_rows(rows) or proposal
+    if proposal.schema is None and not proposal.notes:
+        proposal.notes = hints(columns_of(rows))
+    return proposal
 
 
 def _of_turn_rows(rows: list[Any]) -> Proposal | None:

@@ -27,7 +27,7 @@ def report(found: Inspection, context: int) -> Iterator[str]:
             where = f"{path_text(other.place.keys)} in {len(other.place.rows)} rows"
             yield f"conversation: {where}, role {other.role}, text {' or '.join(other.texts)}"
         counts = (
-            f"{excerpt(label, 30)} {count} ({role_meant(label) or 'unknown'})"
+            f"{excerpt(str(label), 30)} {count} ({role_meant(label) or 'unknown'})"
             for label, count in conversation.labels.most_common()
         )
         yield f"roles: {', '.join(counts)}"

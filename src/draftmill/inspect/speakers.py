@@ -19,6 +19,7 @@ ENDS = (
 )  # fmt: skip
 """What chat templates put around turns and texts."""
 CHAT_SHARE = 0.9
+MAX_SPEAKERS = 4
 _AT_LINE = re.compile(r"^[ \t]*(?P<mark>(?P<label>[A-Za-z]+(?: [A-Za-z]+)?):)", re.MULTILINE)
 _ANYWHERE = re.compile(
     r"(?P<mark>### ?(?P<label>[A-Za-z]+):|<\|im_start\|>(?P<chatml>\w+)"
@@ -61,6 +62,15 @@ def find_speakers(texts: Iterable[str]) -> Speakers | None:
 def _speakers(marks: dict[str, list[str]], at: str, strip: list[str], before: str) -> Speakers:
     notes = [f"what stands before the first mark is left out ({before[:60]!r} …): it may be a system text"]
     return Speakers(marks=marks, at=at, strip=strip, before=before, notes=notes if before else [])
+
+
+def unknown_speakers(texts: list[str]) -> list[str]:
+    """Marks at lines that announce two to four speakers in nearly all texts, though nobody knows their labels."""
+    seen = [list(dict.fromkeys(match["mark"] for match in _AT_LINE.finditer(text))) for text in texts]
+    counts = Counter(mark for marks in seen for mark in marks)
+    marks = [mark for mark, count in counts.items() if count >= CHAT_SHARE * len(texts)]
+    talks = sum(bool(found) and text.lstrip().startswith(found[0]) for found, text in zip(seen, texts, strict=True))
+    return marks if 2 <= len(marks) <= MAX_SPEAKERS and talks >= CHAT_SHARE * len(texts) > 1 else []
 
 
 def starts_with_mark(texts: Iterable[str]) -> str | None:

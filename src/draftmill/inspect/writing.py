@@ -13,6 +13,7 @@ from draftmill.errors import ConfigError, UsageError
 from draftmill.files import write_text
 
 HEAD = "# yaml-language-server: $schema=../schema/dataset.schema.json\n"
+_NOT_YAML = yaml.reader.Reader.NON_PRINTABLE  # labels and names of parts come from the data
 NAME = re.compile(r"[a-z0-9_]+")
 
 
@@ -32,7 +33,7 @@ def yaml_text(declaration: Mapping[str, Any], notes: Iterable[str] = ()) -> str:
     body = yaml.dump(
         dict(declaration), Dumper=_Dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=120
     )
-    return HEAD + "".join(f"# {' '.join(note.split())}\n" for note in notes) + body
+    return HEAD + "".join(f"# {_NOT_YAML.sub('?', ' '.join(note.split()))}\n" for note in notes) + body
 
 
 def write_declaration(name: str, text: str, folder: Path = Path("conf/dataset")) -> Path:
