@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,10 @@ def _stopped(path: Path, step: Step, values: list[Any], so_far: str, schema: Sch
         return _no_value(step, values, so_far, schema)
     if step.name is not None:
         return _no_key(path, step, step.name, values, so_far)
-    return Walk(f"{so_far} is {_kinds(values)}; {step.text} selects nothing in it", None)
+    longest = max((len(value) for value in values if type(value) is list), default=None)
+    there = _kinds(values) + ("" if longest is None else f" of at most {longest} elements")
+    fix = f"try shorter paths on a file of it:  draftmill path {shlex.quote(path.text)} FILE"
+    return Walk(f"{so_far} is {there}; {step.text} selects nothing in it", fix)
 
 
 def _written(path: Path, step: Step) -> str:
@@ -69,7 +73,8 @@ def _no_key(path: Path, step: Step, name: str, values: list[Any], so_far: str) -
         return Walk(f"{so_far} is a list ({len(lists)} of {len(values)} times), and a list has no keys", fix)
     keys = Counter(key for value in values if type(value) is dict for key, held in value.items() if held is not None)
     if not keys:
-        return Walk(f"{so_far} is {_kinds(values)}, which has no key '{name}'", None)
+        fix = "`each` leads to no turns: point it at them" if so_far == "@" else "the path ends one step earlier"
+        return Walk(f"{so_far} is {_kinds(values)}, which has no key '{name}'", fix)
     close = nearest(name, keys)
     listed = ", ".join(f"{excerpt(key, 40)} {count}" for key, count in keys.most_common(20))
     fix = f"did you mean '{close}'?" if close else "one of these keys"

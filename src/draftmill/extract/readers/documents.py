@@ -39,9 +39,13 @@ def select(rows: str, document: Any) -> list[Any]:
     return paths.compile("$[*]" if rows == "*" else rows)(document)
 
 
-def _fix(text: bytes) -> str | None:
+def _fix(text: bytes) -> str:
     begun = text.lstrip()[:1]
-    return None if begun in (b"{", b"[") else "only JSON, JSON Lines, csv, tsv and Parquet are read (.gz, .zst)"
+    return (
+        "mend it, or download it again"
+        if begun in (b"{", b"[")
+        else "only JSON, JSON Lines, csv, tsv and Parquet are read (.gz, .zst)"
+    )
 
 
 def _begins_array(chunk: Chunk) -> bool:

@@ -45,7 +45,9 @@ def _resolve(pattern: str) -> list[Path]:
     if path.is_dir():
         inside = [p for p in path.rglob("*") if p.is_file() and is_data(p.relative_to(path).as_posix())]
         if not inside:
-            raise DataError(f"the folder holds no data file ({', '.join(KINDS)}; .gz, .zst)", file=path)
+            raise DataError(
+                f"the folder holds no data file ({', '.join(KINDS)}; .gz, .zst)", file=path, fix="name its files"
+            )
         return inside
     if _GLOB.search(pattern):
         anchor = Path(path.anchor) if path.is_absolute() else Path()
@@ -60,7 +62,8 @@ def _absent(path: Path) -> DataError:
     if _GLOB.search(path.as_posix()):
         return DataError("no file matches", file=path, fix="check `source.files`, relative to the project's root")
     if not folder.is_dir():
-        return DataError("there is no such file, nor its folder", file=path)
+        fix = "paths are relative to the project's folder"
+        return DataError("there is no such file, nor its folder", file=path, fix=fix)
     if path.is_symlink():
         return DataError("is a link that leads nowhere", file=path, fix="point it at the data, or name the data itself")
     if path.exists():

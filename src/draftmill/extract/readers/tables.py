@@ -39,7 +39,8 @@ def read_csv(chunk: Chunk) -> Iterator[list[Any]]:
         while rows := [_csv_row(header, cells) for cells in islice(filled, CSV_BATCH)]:
             yield rows
     except csv.Error as error:
-        raise DataError(f"is not well-formed csv at line {table.line_num}: {error}", file=chunk.file) from None
+        fix = "a cell with quotes or line ends stands in quotes, and quotes in it are doubled"
+        raise DataError(f"is not well-formed csv at line {table.line_num}: {error}", file=chunk.file, fix=fix) from None
 
 
 def _csv_row(header: list[str], cells: list[str]) -> dict[str, str] | Reject:
