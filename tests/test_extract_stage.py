@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -194,21 +195,41 @@ def test_order_of_files_chunks_workers_and_memory_change_no_byte(
     assert sorted(lines) == sorted(expected["rejects.jsonl"].splitlines())
 
 
-def test_a_killed_stage_leaves_no_process_and_no_space_behind(tmp_path: Path) -> None:
+def large(folder: Path) -> dict[str, Any]:
+    """A source of several chunks, and the settings of a stage with two processes."""
     made = [{"t": chat(("user", f"q{i} " + "x" * 9000), ("assistant", "a")), "k": 1} for i in range(4000)]
-    write_rows(tmp_path / "x.jsonl", made)
-    scratch = tmp_path / ".draftmill" / "extract"
-    settings = {"declared": declared("x.jsonl"), "run": {"workers": 2}}
+    write_rows(folder / "x.jsonl", made)
+    return {"declared": declared("x.jsonl"), "run": {"workers": 2}}
+
+
+def first_run(process: subprocess.Popen[str], scratch: Path) -> Path:
+    """The first file that one of the stage's processes writes, named by the process."""
+    while not (found := list(scratch.glob("*/*.run"))):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    return found[0]
+
+
+def test_a_killed_stage_leaves_no_process_and_no_space_behind(tmp_path: Path) -> None:
+    settings, scratch = large(tmp_path), tmp_path / ".draftmill" / "extract"
     with started(tmp_path, **settings) as process:
-        while process.poll() is None and not list(scratch.glob("*/*.run")):
-            time.sleep(0.002)
+        written = first_run(process, scratch)
         process.kill()
         process.communicate(timeout=20)  # ends when the last process that has the pipe ends
-    assert process.returncode == -9
-    assert list(scratch.glob("*/*.run")), "it was killed in the middle"
+    assert written.exists(), "it was killed in the middle"
     done = stage(tmp_path, **settings)
     assert (done.returncode, list(scratch.iterdir())) == (0, []), done.stderr
     assert pq.read_metadata(tmp_path / "build/extract/toy/rows.parquet").num_rows == 4000
+
+
+def test_a_killed_process_of_the_stage_is_an_error_in_words(tmp_path: Path) -> None:
+    with started(tmp_path, **large(tmp_path)) as process:
+        written = first_run(process, tmp_path / ".draftmill" / "extract")
+        os.kill(int(written.name.partition(".")[0]), signal.SIGKILL)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "conf/run/default.yaml: run.workers: one of the processes was killed" in said
+    assert "Traceback" not in said
 
 
 def test_stretches_are_of_one_size_with_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

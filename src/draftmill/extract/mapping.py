@@ -55,6 +55,12 @@ class Mapper:
         self.unseen: list[Probe] = probes(schema)
         self.runs = 0
 
+    @staticmethod
+    def of(schema: Schema, folder: Path, memory: int) -> Mapper:
+        """The mapper of a process, with the relations of rows that are in `folder`, if any."""
+        file = folder / "relations.sqlite"
+        return Mapper(schema, folder, memory, Relations(schema, file) if file.exists() else None)
+
     def __call__(self, number: int, chunk: Chunk, limit: int | None = None) -> Part:
         """Work on chunk `number`, or its first `limit` rows; its rejects are in `<number>.rejects`."""
         collecting = gc.isenabled()

@@ -10,15 +10,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_all_start_methods, get_context, parent_process
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +25,9 @@ from draftmill.extract.coverage import columns, probes
 from draftmill.extract.declaration import Declaration, load
 from draftmill.extract.mapping import Mapper, Part
 from draftmill.extract.readers import Chunk, chunks
-from draftmill.extract.relate import Relations, relate
+from draftmill.extract.relate import relate
 from draftmill.extract.schema import Schema
+from draftmill.extract.sharing import shared
 from draftmill.files import record_run, replacing, write_metrics
 from draftmill.lineage import of_source
 from draftmill.paths import PatternTimeout
@@ -170,7 +167,7 @@ def _located(declaration: Declaration) -> Iterator[None]:
     except DraftmillError as error:
         if error.file is None:
             error.file = declaration.file
-        elif error.file != declaration.file:
+        elif isinstance(error, DataError) and error.file != declaration.file:
             error.message, error.file, error.key = f"{error.file}: {error.message}", declaration.file, "source"
         raise
 
@@ -180,45 +177,15 @@ def _parts(
 ) -> Iterator[Part]:
     """The parts in the order of the chunks."""
     if workers == 1 or len(pieces) == 1 or limit is not None:
-        mapper = _mapper(schema, folder, memory)
+        mapper = Mapper.of(schema, folder, memory)
         for number, chunk in enumerate(pieces):
             part = mapper(number, chunk, limit)
             yield part
             limit = None if limit is None else limit - part.lines
             if limit is not None and limit <= 0:
                 return
-        return
-    # A child that is a copy starts at once, and has what it needs; that is safe while there is one thread.
-    from draftmill.extract import runs  # noqa: F401
-
-    method = "fork" if threading.active_count() == 1 and "fork" in get_all_start_methods() else "spawn"
-    with ProcessPoolExecutor(workers, get_context(method), _begin, (schema, folder)) as pool:
-        yield from pool.map(_work, range(len(pieces)), pieces)
-
-
-def _mapper(schema: Schema, folder: Path, memory: int) -> Mapper:
-    file = folder / "relations.sqlite"
-    return Mapper(schema, folder, memory, Relations(schema, file) if file.exists() else None)
-
-
-_own: dict[str, Mapper] = {}
-
-
-def _begin(schema: Schema, folder: Path) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _own["mapper"] = _mapper(schema, folder, memory=0)
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
-
-
-def _work(number: int, chunk: Chunk) -> Part:
-    return _own["mapper"](number, chunk)
+    else:
+        yield from shared(schema, folder, pieces, workers)
 
 
 # -- outputs --------------------------------------------------------------------------------------
