@@ -105,6 +105,8 @@ def test_declared_duplicate_keys(tmp_path: Path) -> None:
     ]
     assert extract(tmp_path, "{turns: {each: t}, dedup: k}", *rows).duplicates == 2
     assert extract(tmp_path, "{turns: {each: t}, dedup: [k, l]}", *rows).duplicates == 1
+    numbers = [pair(f"n{i}", k=k) for i, k in enumerate([1, 1.0, True, "1", [0, -0.0], [0.0, 0]])]
+    assert extract(tmp_path, "{turns: {each: t}, dedup: k}", *numbers).duplicates == 2, "1.0 is 1; true and '1' are not"
     same = [pair("a")] * 3
     assert extract(tmp_path, "{turns: {each: t}, dedup: none}", *same).duplicates == 0
     assert extract(tmp_path, "{turns: {each: t}}", *same).duplicates == 2

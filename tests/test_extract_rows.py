@@ -100,6 +100,11 @@ def test_join_puts_the_partner_under_a_key(tmp_path: Path) -> None:
     assert got.filtered == {"join": 2, "where": 3}
 
 
+def test_numbers_are_joined_by_value(tmp_path: Path) -> None:
+    got = extract(tmp_path, f"{{{TURNS}, {JOIN}}}", {**request(1), "id": 1.0}, {**response(1), "id": 1})
+    assert got.only == [("user", "q1")]
+
+
 def test_bare_on_is_a_key_though_yaml_reads_true(tmp_path: Path) -> None:
     got = extract(tmp_path, f"{{{TURNS}, {JOIN}, where: {{type: request}}}}", request(1), response(1))
     assert got.only == [("user", "q1")]

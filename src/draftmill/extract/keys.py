@@ -13,7 +13,7 @@ import orjson
 from xxhash import xxh3_128_digest as digest
 
 from draftmill.extract.keep import cutter
-from draftmill.extract.literals import dumps
+from draftmill.extract.literals import comparable, dumps
 from draftmill.extract.outcome import Candidates, Message
 from draftmill.extract.schema import Paths, Schema
 
@@ -83,7 +83,7 @@ def _values(paths: tuple[Paths, ...], schema: Schema, kind: str) -> Callable[[An
 
     def values(row: Any) -> bytes | None:
         found = [path(row) for path in paths]
-        return digest(salt + dumps(found)) if any(found) else None
+        return digest(salt + dumps(comparable(found))) if any(found) else None
 
     return values
 

@@ -63,6 +63,15 @@ def dumps(value: Any) -> bytes:
             raise Unwritable(f"cannot be written as JSON: {error}") from None
 
 
+def comparable(value: Any) -> Any:
+    """`value` with whole floats as whole numbers: 1.0 and 1 are equal, so keys made of them must be."""
+    if type(value) is float:
+        return int(value) if value.is_integer() else value
+    if type(value) is list:
+        return [comparable(item) for item in value]
+    return {key: comparable(item) for key, item in value.items()} if type(value) is dict else value
+
+
 def parse(text: str) -> tuple[Any, bool]:
     """(value, whether it was a Python literal) of a text; NaN and infinities are null. Raises ValueError."""
     try:

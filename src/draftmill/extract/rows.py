@@ -11,7 +11,7 @@ from typing import Any
 
 from draftmill.extract import calls
 from draftmill.extract.keys import finisher
-from draftmill.extract.literals import Unwritable, dumps, prune
+from draftmill.extract.literals import Unwritable, comparable, dumps, prune
 from draftmill.extract.outcome import Candidates, Message, Rejected, Work
 from draftmill.extract.schema import Join, Paths, Schema, Shape, System, Where
 from draftmill.extract.texts import blank, to_text
@@ -128,7 +128,7 @@ def _join(row: Any, join: Join, partner: Partner | None) -> bool:
 def join_key(paths: Paths, row: Any) -> str | None:
     """The JSON of the value two rows share; None without one."""
     value = paths.one(row)
-    return None if value is None else dumps(value).decode()
+    return None if value is None else dumps(comparable(value)).decode()
 
 
 def _wanted(where: Where | None) -> Callable[[Any], bool]:
