@@ -254,6 +254,24 @@ def test_where_that_cannot_hold(tmp_path: Path, where: str, key: str, parts: lis
     expect(failure(tmp_path, f"{{{T}, where: {where}}}", *rows(s="no")), key, *parts)
 
 
+@pytest.mark.parametrize(
+    ("schema", "key"),
+    [
+        ("{turns: {each: t}, where: \"match(@.p, '(a|aa)+c')\"}", "schema.where"),
+        (
+            "{turns: {each: t}, where: {\"t[?search(@.content, 'aa')].role\": human}, id: \"t[?match(@.content, '(a|aa)+c')].role\"}",
+            "schema.id",
+        ),
+        ("{turns: {each: t, role: {\"match(@.content, '(a|aa)+c')\": user, else: drop}}}", "schema.turns.role"),
+        ("{turns: {each: t}, where: '@.n < 9', join: {rows: \"match(@.p, @.r)\", on: n, as: x}}", "schema.join.rows"),
+    ],
+)
+def test_a_pattern_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: str, key: str) -> None:
+    monkeypatch.setattr("draftmill.paths.iregexp.TIME_LIMIT_S", 0.05)
+    made = [{"t": chat(("human", "a" * 5000)), "n": 1, "p": "a" * 5000, "r": "(a|aa)+c"}]
+    expect(failure(tmp_path, schema, *made), key, "'(a|aa)+c' took more than", "write a simpler pattern")
+
+
 def test_yield_below_what_is_expected(tmp_path: Path) -> None:
     some = [*rows(17), *({"t": chat(("ai", "a"))} for _ in range(3))]
     expect(

@@ -5,6 +5,7 @@ A path is looked at only until its first match, so that this costs nothing once 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from draftmill.extract.literals import parse
 from draftmill.extract.schema import Block, Paths, Schema, Shape
 from draftmill.extract.turns import elements_of
 
+_PATTERN = re.compile(r"""\b(?:match|search)\([^'"]*(?:(['"])(.*?)\1|\))""")
 Elements = Callable[[Any], list[Any]]
 
 
@@ -104,6 +106,22 @@ def _turn_paths(block: Block) -> Iterator[Paths]:
         yield block.tool_calls.each
     if block.reasoning:
         yield block.reasoning
+
+
+def of_pattern(schema: Schema, said: str) -> str:
+    """The key, below `schema`, of the path or filter whose pattern `said` speaks of."""
+    texts = [(probe.key, path.text) for probe in probes(schema) for path in probe.paths.options]
+    for block in schema.blocks:
+        texts += [(f"{block.key}.role", condition.text) for condition, _ in block.role.rules]
+    if schema.where:
+        texts += [("where", path.text) for path, _ in schema.where.values]
+        texts += [("where", schema.where.condition.text)] if schema.where.condition else []
+    if schema.join:
+        texts.append(("join.rows", schema.join.rows.text))
+    with_patterns = [(key, text) for key, text in texts if _PATTERN.search(text)]
+    # A pattern from the data stands in none of them.
+    named = [key for key, text in with_patterns if any(found[2] in said for found in _PATTERN.finditer(text))]
+    return (named or [key for key, _ in with_patterns] or [""])[0]
 
 
 def columns(schema: Schema) -> frozenset[str] | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from draftmill.config import params
 from draftmill.console import progress, say
 from draftmill.errors import DataError, DraftmillError
-from draftmill.extract.coverage import columns, probes
+from draftmill.extract.coverage import columns, of_pattern, probes
 from draftmill.extract.declaration import Declaration, load
 from draftmill.extract.mapping import Mapper, Part
 from draftmill.extract.readers import Chunk, chunks
@@ -163,7 +163,8 @@ def _located(declaration: Declaration) -> Iterator[None]:
     try:
         yield
     except PatternTimeout as error:
-        raise DataError(str(error), file=declaration.file, key="schema", fix="write a simpler pattern") from None
+        key = ".".join(filter(None, ("schema", of_pattern(declaration.schema, str(error)))))
+        raise DataError(str(error), file=declaration.file, key=key, fix="write a simpler pattern") from None
     except DraftmillError as error:
         if error.file is None:
             error.file = declaration.file
