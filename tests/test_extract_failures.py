@@ -259,7 +259,8 @@ def test_where_that_cannot_hold(tmp_path: Path, where: str, key: str, parts: lis
     [
         ("{turns: {each: t}, where: \"match(@.p, '(a|aa)+c')\"}", "schema.where"),
         (
-            "{turns: {each: t}, where: {\"t[?search(@.content, 'aa')].role\": human}, id: \"t[?match(@.content, '(a|aa)+c')].role\"}",
+            "{turns: {each: t}, where: {\"t[?search(@.content, 'aa')].role\": human},"
+            " id: \"t[?match(@.content, '(a|aa)+c')].role\"}",
             "schema.id",
         ),
         ("{turns: {each: t, role: {\"match(@.content, '(a|aa)+c')\": user, else: drop}}}", "schema.turns.role"),

@@ -120,7 +120,9 @@ def of_pattern(schema: Schema, said: str) -> str:
         texts.append(("join.rows", schema.join.rows.text))
     with_patterns = [(key, text) for key, text in texts if _PATTERN.search(text)]
     # A pattern from the data stands in none of them.
-    named = [key for key, text in with_patterns if any(found[2] in said for found in _PATTERN.finditer(text))]
+    named = [
+        key for key, text in with_patterns if any(found[2] and found[2] in said for found in _PATTERN.finditer(text))
+    ]
     return (named or [key for key, _ in with_patterns] or [""])[0]
 
 
