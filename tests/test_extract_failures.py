@@ -107,6 +107,14 @@ def test_no_specs_in_any_system_text(tmp_path: Path, system: str | None, parts: 
     expect(failure(tmp_path, "{turns: {each: t}, tools: {from: system}}", *made), "schema.tools", *parts)
 
 
+def test_what_comes_before_a_join_does_not_see_it(tmp_path: Path) -> None:
+    join = "join: {rows: '@.n == 2', on: k, as: x}"
+    found = failure(tmp_path, f"{{{T}, {join}, where: '@.x.n == 2'}}", *rows(k=1))
+    expect(found, "schema.where", "`where` comes before `join`", "join.rows")
+    found = failure(tmp_path, f"{{{T}, {join}, decode: [t, 'x.body[*]']}}", *rows(k=1))
+    expect(found, "schema.decode[1]", "`decode` comes before `join`", """own row:  "$['body'][*]\"""")
+
+
 def test_rows_that_a_join_leaves_none_of(tmp_path: Path) -> None:
     schema = f"{{{T}, join: {{rows: '@.n == 7', on: n, as: x}}}}"
     expect(failure(tmp_path, schema, *rows()), "schema.expect.min_rows", "join 30", "check `join`")

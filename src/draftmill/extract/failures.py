@@ -205,7 +205,10 @@ def _check_where(outcome: Outcome, declaration: Declaration) -> None:
     if outcome.filtered["where"]:
         found = "; ".join(_values_of_where(declaration)) or "no row has what it asks for"
         message = f"{declaration.name}: `where` drops every one of {outcome.rows} rows"
-        raise _failed(declaration, "where", message, found, "compare with a value that is there")
+        fix = "compare with a value that is there"
+        if (join := declaration.schema.join) and join.name in (where.columns or ()):
+            fix = f"`where` comes before `join`, when there is no '{join.name}' yet: choose partners in  join.rows"
+        raise _failed(declaration, "where", message, found, fix)
 
 
 def _same_type(match: Any, value: Any) -> bool:

@@ -54,13 +54,13 @@ class _Parser:
         return ConfigError(message, file=self.context.file, key=f"schema.{key}", **more)
 
     def schema(self, raw: Mapping[str, Any], keep: object, flag: str | None) -> Schema:
-        blocks = self.blocks(raw)
+        blocks, join = self.blocks(raw), self.join(raw.get("join"))
         expect = raw.get("expect") or {}
         names = {"yield": "yield_", "min_rows": "min_rows", "max_same": "max_same"}
         return Schema(
             context=self.context,
             blocks=blocks,
-            decode=tuple(self.paths(item, f"decode[{i}]") for i, item in enumerate(_listed(raw.get("decode")))),
+            decode=self.decode(raw.get("decode"), join),
             system=self.system(raw.get("system")),
             tools=self.tools(raw.get("tools")),
             roles={
@@ -70,7 +70,7 @@ class _Parser:
             empty=frozenset({"", *(text.strip() for text in _listed(raw.get("empty")))}),
             orphan_tool=raw.get("orphan_tool") or "keep",
             where=self.where(raw.get("where")),
-            join=self.join(raw.get("join")),
+            join=join,
             last_of=self.optional(raw.get("last_of"), "last_of"),
             keep=self.keep(keep or raw.get("keep") or ("first_user" if blocks[0].plain else "to_last_user")),
             id=self.optional(raw.get("id"), "id"),
@@ -108,6 +108,16 @@ class _Parser:
         if not isinstance(value, list | tuple):
             return () if value is None else (self.paths(value, key),)
         return tuple(self.paths(text, f"{key}[{i}]") for i, text in enumerate(value))
+
+    def decode(self, raw: Any, join: Join | None) -> tuple[Paths, ...]:
+        found = tuple(self.paths(item, f"decode[{i}]") for i, item in enumerate(_listed(raw)))
+        for path in found:
+            steps = path.options[0].steps
+            if join and len(steps) > 1 and steps[0].name == join.name:
+                rest = "$" + "".join(step.text for step in steps[1:])
+                message = f"`decode` comes before `join`, when there is no '{join.name}' yet"
+                raise self.fail(path.key, message, fix=f'write it as it stands in the partner\'s own row:  "{rest}"')
+        return found
 
     def flag(self, path: str | None) -> Paths | None:
         if path is None:
