@@ -216,7 +216,7 @@ def _turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
         role = find_role(item)
         if role == "drop":
             return
-        text = find_result(item) if role == "tool" else find_text(item)
+        text = find_result(item) if role in ("tool", "function_call") else find_text(item)
         message = _message(
             item if type(item) is dict else {}, role, "" if is_blank(text) else text, calls, reasoning, work
         )

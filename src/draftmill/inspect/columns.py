@@ -86,7 +86,9 @@ def find_tools(places: Mapping[Keys, Place], conversation: Keys) -> Place | None
 
 
 def _above(keys: Keys, conversation: Keys) -> bool:
-    """Whether a list stands beside the conversation or above it, or in a list of groups: `tools[*].functions`."""
+    """Whether a list stands beside the conversation or above it, or in a list of groups (`tools[*].functions`)."""
+    if conversation and keys[: len(conversation)] == conversation:
+        return False
     holder = keys[:-3] if keys[-2:-1] == (None,) else keys[:-1]
     return conversation[: len(holder)] == holder
 
@@ -96,7 +98,13 @@ def _are_specs(elements: list[Any]) -> bool:
     named = [it for it in functions if isinstance(it, dict) and isinstance(it.get("name"), str)]
     if not named or len(named) < len(elements):
         return False
-    return sum("parameters" in it or "input_schema" in it for it in named) >= TOOLS_SHARE * len(named)
+    described = [it for it in named if "parameters" in it or "input_schema" in it or _describes(it)]
+    return len(described) >= TOOLS_SHARE * len(named)
+
+
+def _describes(item: Mapping[str, Any]) -> bool:
+    """Whether what may be a call too (a name, and arguments) says what it is for, as a spec does."""
+    return "description" in item and any(isinstance(item.get(key), dict) for key in names.PARAMETERS)
 
 
 def tool_marks(system_texts: list[str]) -> tuple[str, str] | None:
@@ -117,9 +125,10 @@ def spec_shape(place: Place) -> str | dict[str, str]:
     """The value of `tools`: the path, or the keys where the parameters are not called so."""
     path = path_text(place.keys)
     specs = [spec for spec in place.elements() if isinstance(spec, dict)]
-    if any("input_schema" in spec for spec in specs):
+    called = next((key for key in names.PARAMETERS if any(key in spec for spec in specs)), "parameters")
+    if called != "parameters":
         described = {"description": "description"} if any(spec.get("description") for spec in specs) else {}
-        return {"each": path, "name": "name", **described, "parameters": "input_schema"}
+        return {"each": path, "name": "name", **described, "parameters": called}
     return path
 
 

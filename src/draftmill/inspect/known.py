@@ -20,6 +20,7 @@ EMPTY_WORDS = ("None", "null", "N/A", "NaN")
 """Texts that stand for nothing where somebody printed a missing value."""
 EMPTY_SHARE = 0.005
 _FLAG = re.compile(r"(?:is|from)_?(?:(?P<user>user|human|customer)|bot|assistant|ai|model)", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?:question|prompt|query)_?id")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -115,7 +116,7 @@ def _of_columns(places: Mapping[Keys, Place], columns: Columns, notes: Notes) ->
     beside = (
         _system_column(columns) | _empty(columns.texts((asked,))) | ({"tools": cols.spec_shape(specs)} if specs else {})
     )
-    joined = [path_text((known[name],)) for name in names.BESIDE if name in known] if found[0] == "instruction" else []
+    joined = [path_text((known[name],)) for name in names.BESIDE.get(found[0], ()) if name in known]
     speakers = find_speakers(columns.texts((asked,)))
     answer = _answer(places, columns, known, answered)
     if not (answer or joined or speakers):
@@ -156,16 +157,22 @@ def _of_inner(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
             return {
                 "turns": [{"role": {"as": role}, "text": path_text((*keys, known[str(name)]))} for role, name in sides]
             }
-        text = next((known[name] for name in ("text", "content", "value") if name in known), None)
+        text = next((known[name] for name in ("text", "content", "value", "full_text") if name in known), None)
         if text and str(keys[-1]).lower() in names.USER:
             return {"prompt": path_text((*keys, text))}
+        if found and found[0] in ("prompt", "question"):  # a request that was logged, say
+            return {"prompt": path_text((*keys, known[found[0]]))}
     return None
 
 
 def _by_name(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
-    """A column whose name holds the word for a question (`question_content`): that with most text."""
+    """A column whose name holds the word for a question (`question_content`), that with most text; `text` beside an id
+    of questions."""
     words = {keys: {word.lower() for word in _WORDS.findall(str(keys[0]))} for keys in columns.values if len(keys) == 1}
     found = [keys for keys in words if words[keys] & {*names.USER} and columns.is_text(keys) and _differ(columns, keys)]
+    if not found:
+        numbered = any(_NUMBERED.fullmatch(str(keys[-1])) for keys in words)
+        found = [keys for keys in words if numbered and keys == ("text",) and columns.is_text(keys)]
     if not found:
         return None
     best = max(found, key=lambda keys: sum(map(len, columns.texts(keys))))
@@ -192,10 +199,17 @@ def _of_prompts(places: Mapping[Keys, Place], columns: Columns, notes: Notes) ->
 
 
 def _of_lists(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
-    """A list of texts that is called a conversation: one speaker after the other."""
+    """A list of texts, or of pairs of them, that is called a conversation: one speaker after the other."""
     for keys, place in places.items():
         elements = list(place.elements())
-        if not keys or keys[-1] not in names.SPOKEN_LISTS or not all(isinstance(it, str) for it in elements):
+        if not keys or keys[-1] not in names.SPOKEN_LISTS:
+            continue
+        if elements and all(isinstance(it, list) and len(it) == 2 and all(map(_said, it)) for it in elements):
+            return {
+                "turns": {"each": path_text(keys), "pairs": {"user": "[0]", "assistant": "[1]"}},
+                **_system_column(columns),
+            }
+        if not all(isinstance(it, str) for it in elements):
             continue
         if elements and len(elements) >= 2 * len(place.rows) and mean(map(len, elements)) > MIN_CHARACTERS:
             notes.append("nothing says who speaks: the first text is taken for the user's, the next for the answer, …")
@@ -204,6 +218,10 @@ def _of_lists(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
                 **_system_column(columns),
             }
     return None
+
+
+def _said(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _of_flags(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:

@@ -14,6 +14,12 @@ REASONING = (
     "complex_cot", "thinking_content", "reasoning_trace",
 )  # fmt: skip
 CALLS = ("tool_calls", "function_call", "tool_call")
+ACTIONS = (*CALLS, "toolCalls", "actions")
+"""Keys of a turn that may hold its calls, in a shape of their own."""
+CALL_NAMES = ("name", "API_name", "tool_name", "function_name", "tool")
+ARGUMENTS = ("arguments", "parameters", "args", "API_params", "input", "params", "kwargs")
+PARAMETERS = ("parameters", "input_schema", "inputSchema", "arguments", "args")
+"""What the parameters of a tool are called in its spec."""
 FUNCTION_CALLS = ("functionCall", "function_call")
 FUNCTION_RESULTS = ("functionResponse", "function_response")
 """Parts that hold a call or a result under this key, and have no type."""
@@ -25,11 +31,12 @@ SYSTEM = (
 LABELS = {
     **dict.fromkeys(("prompter", "question", "query", "prompt", "instruction"), "user"),
     **dict.fromkeys(("chatbot", "answer", "response", "completion"), "assistant"),
+    **dict.fromkeys(("tool_call", "tool call"), "function_call"),
 }
 """What labels mean that extract does not know by itself, so that they are written into `roles`."""
 HISTORY = ("history", "chat_history", "conversation_history", "dialog_history")
 """Lists of turns under these keys are what was said before the question in another column."""
-SPOKEN_LISTS = ("data", "utterances", *CONVERSATIONS)
+SPOKEN_LISTS = ("data", "utterances", "messages", "conversations", "conversation", "dialogue", "dialog", "chat")
 """Lists of texts under these keys are a talk, one speaker after the other; under `turns`, they are questions."""
 PARTS = ("text", "image", "image_url", "tool_use", "tool_result", "thinking", "input_text", "output_text")
 """Types of the parts of a content: no speakers."""
@@ -48,6 +55,8 @@ USER = (
     "input",
     "inputs",
     "problem_statement",
+    "user_prompt",
+    "user_query",
 )
 ASSISTANT = (
     "output", "response", "answer", "completion", "solution", "assistant", "gpt", "bot", "targets", "chosen", "target",
@@ -55,8 +64,8 @@ ASSISTANT = (
 )  # fmt: skip
 CALLED = ("answers", "tool_calls", "function_calls", "calls", "answer", "function_call")
 """Columns that may hold the calls that answer a question."""
-BESIDE = ("input", "context")
-"""Columns that add to an instruction."""
+BESIDE = {"instruction": ("input", "query", "context"), "question": ("context",)}
+"""Columns that add to an instruction or a question."""
 PAIRS = (
     ("instruction", "output"), ("instruction", "response"), ("query", "response"), ("query", "answer"),
     ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("problem", "solution"),

@@ -253,13 +253,29 @@ def _foreign_keys(conversation: Conversation) -> Block:
     """Calls and reasoning under a key that is not the usual one."""
     block: Block = {}
     filled = {key for turn in conversation.turns for key, value in turn.items() if value}
-    if "tool_calls" not in filled:
-        call = next((key for key in names.CALLS[1:] if key in filled), None)
-        block |= {"tool_calls": call} if call else {}
+    calls = next((key for key in names.ACTIONS if key in filled), None)
+    shape = _call_shape(conversation, calls) if calls else None
+    block |= {"tool_calls": shape} if shape not in (None, "tool_calls") else {}
     thought = next((key for key in names.REASONING if key in filled), None)
     if thought not in (None, "reasoning_content") and not _repeats(conversation, thought):
         block["reasoning"] = thought
     return block
+
+
+def _call_shape(conversation: Conversation, key: str) -> str | Block | None:
+    """The value of `tool_calls`: the key, or what the parts of its calls are called; None if it holds no calls."""
+    held = [turn[key] for turn in conversation.turns if turn.get(key)]
+    listed = [call for value in held for call in (value if isinstance(value, list) else [value])]
+    given = next((call.keys() for call in listed if isinstance(call, dict)), None)
+    if given is None or "function" in given:
+        return key if key in names.CALLS else None
+    name = next((it for it in names.CALL_NAMES if it in given), None)
+    arguments = next((it for it in names.ARGUMENTS if it in given), None)
+    if key in names.CALLS and (arguments in (None, "arguments", "parameters") or name is None):
+        return key
+    if name is None or arguments is None:
+        return None
+    return {"each": key, **({"id": "id"} if "id" in given else {}), "name": name, "arguments": arguments}
 
 
 def _repeats(conversation: Conversation, key: str) -> bool:
@@ -289,6 +305,8 @@ def _roles(conversation: Conversation, notes: list[str]) -> Block:
     written = {label: role for label, role in meant.items() if role and label not in ROLES}
     if len(unknown) == 1 and "user" in meant.values() and "assistant" not in meant.values():
         written[unknown[0]] = "assistant"
+    elif len(unknown) == 1 and "user" not in meant.values() and "assistant" in meant.values():
+        written[unknown[0]] = "user"
     elif unknown:
         counts = ", ".join(f"{label} {conversation.labels[label]}" for label in unknown)
         notes.append(f"roles nobody knows ({counts}): add, if so it is,  roles: {{{_likely(conversation, unknown)}}}")
