@@ -50,6 +50,7 @@ def expect(message: str, key: str, *parts: str) -> None:
         ("{prompt: 't[role=humn].content'}", "schema.prompt", ["none with role = 'humn'", "did you mean 'human'?"]),
         ("{prompt: 't[rle=human].content'}", "schema.prompt", ["none with a key 'rle'", "did you mean 'role'?"]),
         ("{prompt: t.content}", "schema.prompt", ["$['t'] is a list", "t[*].content"]),
+        ("{prompt: 't[xyz=1].content'}", "schema.prompt", ["none with a key 'xyz'", "compare a key that is there"]),
         ("{prompt: n.text}", "schema.prompt", ["$['n'] is a number", "the path ends one step earlier"]),
         ("{turns: {each: n}}", "schema.turns.role", ["@ is a number", "`each` leads to no turns"]),
         (

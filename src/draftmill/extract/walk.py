@@ -25,7 +25,7 @@ def walk(path: Path, values: list[Any], schema: Schema, in_turn: bool = False) -
     """Follow `path` from `values` (rows, or turns if `in_turn`) to the segment that selects nothing there."""
     so_far = "@" if in_turn else "$"
     if not values:
-        return Walk("there is no row to look at", None)
+        return Walk("there is no row to look at", "check `where`, and the path that leads there")
     for step in path.steps:
         there = [value for value in values if value is not None and value != ""]
         if not there:
@@ -97,7 +97,7 @@ def _no_value(step: Step, values: list[Any], so_far: str, schema: Schema) -> Wal
         inside = Counter(key for child in children if type(child) is dict for key in child)
         close = nearest(name, inside)
         listed = ", ".join(f"{key} {count}" for key, count in inside.most_common(20))
-        fix = f"did you mean '{close}'?" if close else None
+        fix = f"did you mean '{close}'?" if close else "compare a key that is there" if inside else "go one key deeper"
         return Walk(
             f"{so_far} has {len(children)} elements, none with a key '{name}'; keys there: {listed or 'none'}", fix
         )

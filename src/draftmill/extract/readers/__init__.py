@@ -112,9 +112,8 @@ def _batches(chunk: Chunk) -> Iterator[list[Any]]:
     found = [row for rows in _READERS[chunk.kind](chunk) for row in rows if row is not BLANK]
     for row in found:
         if isinstance(row, Reject):
-            raise DataError(
-                f"`source.rows` needs the whole file, and a row of it is bad: {row.detail}", file=chunk.file
-            )
+            message = f"`source.rows` needs the whole file, and a row of it is bad: {row.detail}"
+            raise DataError(message, file=chunk.file, fix="mend that row, or leave `rows` out")
     return iter([documents.select(chunk.rows, found)])
 
 
