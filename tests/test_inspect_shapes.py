@@ -259,6 +259,25 @@ SHAPES = {
         lambda i: {"text": f"Below is an instruction.\n\n### Instruction:\n{q(i)}\n\n### Response:\n{a(i)}"},
         note="what stands before the first mark is left out",
     ),
+    "a talk step by step": Shape(
+        f"U:{q(0)} C: T:42 A:{a(0)}",
+        lambda i: {
+            "run": {
+                "steps": [
+                    (whole := [turn("user", q(i)), turn("assistant", None, function_call=CALL["function"])]),
+                    [*whole, turn("function", "42"), turn("assistant", a(i))],
+                ],
+                "function": [SPEC],
+            }
+        },
+        tools=("look",),
+        note="each time longer",
+    ),
+    "several tries": Shape(
+        UA,
+        lambda i: {"tries": [[turn("user", q(i)), turn("assistant", text)] for text in (a(i), "no")]},
+        note="the first is taken",
+    ),
     "objects over several lines": Shape(
         UA, whole="\n".join(json.dumps({"prompt": q(i), "completion": a(i)}, indent=2) for i in range(N))
     ),

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from draftmill.extract.schema import ROLES
@@ -189,10 +190,30 @@ def _alternatives(first: Conversation, others: list[Conversation], rows: int) ->
 
 def _block(alternatives: list[Conversation], notes: list[str]) -> Block:
     first = alternatives[0]
-    each = [path_text(it.place.keys) for it in alternatives]
+    each = [_each(it.place, notes) for it in alternatives]
     block: Block = {"each": each[0] if len(each) == 1 else each}
     block |= _keys(first.role, [text for it in alternatives for text in it.texts])
     return block | _parts(first, notes) | _foreign_keys(first)
+
+
+def _each(place: Place, notes: list[str]) -> str:
+    """The path to the turns. Lists of one row that all begin alike are no parts of one talk: the last that holds the
+    others, or the first of several tries.
+    """
+    path = path_text(place.keys)
+    by_row: dict[int, list[list[Any]]] = {}
+    for row, found in place.lists:
+        by_row.setdefault(row, []).append(found)
+    several = [lists for lists in by_row.values() if len(lists) > 1]
+    if not several or not all(it and it[0] == lists[0][0] for lists in several for it in lists):
+        return path
+    if all(len(one) <= len(other) for lists in several for one, other in pairwise(lists)) and any(
+        len(lists[0]) < len(lists[-1]) for lists in several
+    ):
+        notes.append("a row holds a talk several times, each time longer: the last is taken")
+        return "[-1]".join(path.rsplit("[*]", 1))
+    notes.append("a row holds several talks that begin alike: the first is taken")
+    return "[0]".join(path.rsplit("[*]", 1))
 
 
 def _parts(conversation: Conversation, notes: list[str]) -> Block:
