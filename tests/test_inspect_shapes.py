@@ -7,6 +7,7 @@ reasoning stands in brackets before the answer.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -374,6 +375,16 @@ def test_links_in_a_circle_and_names_that_are_no_id(tmp_path: Path) -> None:
         outcome = CliRunner().invoke(app, [str(tmp_path / name)])
         assert isinstance(outcome.exception, DataError) and words in str(outcome.exception)
     assert "no such file" in str(CliRunner().invoke(app, ["../none"]).exception)
+
+
+def test_long_texts_take_time_that_grows_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    for text in ("s" * 300_000, "\n" * 300_000, " [" * 150_000, "Note: a\n" * 40_000):
+        begun = time.process_time()
+        for row in ({"messages": [turn("system", text), turn("user", "q"), turn("assistant", text)]}, {"text": text}):
+            path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+            inspect(Source(files=str(path)))
+        assert time.process_time() - begun < 5  # 0.1 s; squared, minutes
 
 
 def test_signs_that_yaml_cannot_hold_stay_out_of_the_comments(tmp_path: Path) -> None:

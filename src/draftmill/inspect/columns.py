@@ -13,8 +13,10 @@ from draftmill.inspect import names
 from draftmill.inspect.conversation import characters, texts_of
 from draftmill.inspect.places import Keys, Place, path_text
 
-_BEFORE_JSON = re.compile(r"(?P<line>(?:\S+ ){0,4}\S+)\s*\n\s*[\[{]")
-"""The last words of a line before JSON begins."""
+_BEFORE_JSON = re.compile(r"\n[ \t]*(?=[\[{])")
+_LAST_WORDS = re.compile(r"(?:\S+ ){0,4}\S+$")
+_WORDS_CHARS = 200
+"""The last words of a line before JSON begins are looked for in so many characters."""
 _ID_NAME = re.compile(r"(?:id|uuid|.*_id|.*Id)")
 TOOLS_SHARE = 0.5
 WHERE_SHARE = 0.95
@@ -107,13 +109,21 @@ def _describes(item: Mapping[str, Any]) -> bool:
     return "description" in item and any(isinstance(item.get(key), dict) for key in names.PARAMETERS)
 
 
+def _words_before_json(text: str) -> str | None:
+    for begun in _BEFORE_JSON.finditer(text):
+        words = _LAST_WORDS.search(text[max(0, begun.start() - _WORDS_CHARS) : begun.start()].rstrip())
+        if words:
+            return words[0]
+    return None
+
+
 def tool_marks(system_texts: list[str]) -> tuple[str, str] | None:
     """What most system texts have tool specs between: <tools> and </tools>, or a line and the end of the text."""
     options = [("<tools>", "</tools>")]
-    first = next((match for text in system_texts if (match := _BEFORE_JSON.search(text))), None)
+    first = next((words for text in system_texts if (words := _words_before_json(text))), None)
     if first:
         # To the end of the text, or, if more follows, to the end of the line.
-        options += [(first["line"], ""), (f"{first['line']}\n", "\n")]
+        options += [(first, ""), (f"{first}\n", "\n")]
     for marks in options:
         holding = sum(bool(regions(text, *marks)) for text in system_texts)
         if holding > TOOLS_SHARE * len(system_texts):

@@ -20,6 +20,7 @@ ENDS = (
 """What chat templates put around turns and texts."""
 CHAT_SHARE = 0.9
 MAX_SPEAKERS = 4
+SEVERAL = 50
 _AT_LINE = re.compile(r"^[ \t]*(?P<mark>(?P<label>[A-Za-z]+(?: [A-Za-z]+)?):)", re.MULTILINE)
 _ANYWHERE = re.compile(
     r"(?P<mark>### ?(?P<label>[A-Za-z]+):|<\|im_start\|>(?P<chatml>\w+)"
@@ -66,6 +67,7 @@ def _speakers(marks: dict[str, list[str]], at: str, strip: list[str], before: st
 
 def unknown_speakers(texts: list[str]) -> list[str]:
     """Marks at lines that announce two to four speakers in nearly all texts, though nobody knows their labels."""
+    texts = texts[:SEVERAL]
     seen = [list(dict.fromkeys(match["mark"] for match in _AT_LINE.finditer(text))) for text in texts]
     counts = Counter(mark for marks in seen for mark in marks)
     marks = [mark for mark, count in counts.items() if count >= CHAT_SHARE * len(texts)]
@@ -89,7 +91,11 @@ def _marks(texts: list[str], pattern: re.Pattern[str], strip: list[str]) -> tupl
     prefixes = []
     for text in texts:
         roles: dict[str, int] = {}
+        seen: set[str] = set()
         for match in pattern.finditer(text):
+            if match["mark"] in seen:
+                continue
+            seen.add(match["mark"])
             role = _role(match)
             if role is not None:
                 roles.setdefault(role, match.start())
