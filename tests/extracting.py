@@ -95,9 +95,10 @@ def extract(
 
 
 def failure(folder: Path, schema: Mapping[str, Any] | str, *rows: Any, **more: Any) -> str:
-    """The message that a declaration over `rows` fails with."""
+    """The message that a declaration over `rows` fails with; it names file and key, and says what to do."""
     with pytest.raises(DraftmillError) as caught:
         extract(folder, schema, *rows, checked=True, **more)
+    assert caught.value.file and caught.value.key and caught.value.fix, str(caught.value)
     return str(caught.value)
 
 

@@ -35,6 +35,11 @@ SCHEMAS = st.sampled_from(
         {"turns": {"each": "t"}, "keep": {"steps": 2}},
         {"turns": [{"each": "t"}, {"role": {"as": "user"}, "text": ["x.y", "t[0].content"]}], "id": "x"},
         {"prompt": "t[role=user].content", "tools": "x"},
+        {"turns": {"each": "t", "pairs": {"user": "content", "assistant": ["extra", "content"]}}, "decode": "x"},
+        {"turns": {"each": "t", "text": "content", "split": {"user": "a", "assistant": "b", "at": "any"}}},
+        {"turns": {"each": "t", "tool_calls": {"each": "extra", "name": "a", "arguments": "b"}}, "system": "x"},
+        {"turns": {"each": "t", "role": {"@.content": "user", "else": "tool"}}, "tools": {"from": "system"}},
+        {"turns": {"each": "t"}, "join": {"rows": "@.x == 1", "on": "x", "as": "y"}, "last_of": "x", "dedup": "x"},
     ]
 )
 
