@@ -6,7 +6,7 @@ is one or its JSON text parses to one, otherwise the text as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -128,9 +128,7 @@ def pair(messages: list[Message], orphan: str, work: Work) -> list[Message]:
     Rejected if a result has no call and `orphan` is "reject".
     """
     waiting: list[tuple[str, bool]] = []  # (id, whether we gave it)
-    taken = {call.get("id") for message in messages for call in message.get("tool_calls", ())}
-    fresh = (name for number in count(1) if (name := f"call_{number}") not in taken)
-    kept = []
+    fresh, kept = _fresh(messages), []
     for message in messages:
         if "tool_calls" in message:
             for call in message["tool_calls"]:
@@ -147,6 +145,12 @@ def pair(messages: list[Message], orphan: str, work: Work) -> list[Message]:
                 raise Rejected("orphan_tool")
         kept.append(message)
     return kept
+
+
+def _fresh(messages: list[Message]) -> Iterator[str]:
+    """Ids that no call of the row has: call_1, call_2, …"""
+    taken = {call.get("id") for message in messages for call in message.get("tool_calls", ())}
+    yield from (name for number in count(1) if (name := f"call_{number}") not in taken)
 
 
 def _answer(result: Message, waiting: list[tuple[str, bool]]) -> bool:

@@ -290,9 +290,9 @@ def _reasoning(paths: Paths | None) -> TextOf:
     return default
 
 
-def _mark(messages: list[Message], flag: Paths | None, item: Any) -> None:
+def _mark(messages: list[Message], flag: Paths, item: Any) -> None:
     """Put the flag that an element has, if any, on the messages that came of it. Raises Rejected."""
-    if flag is None or (value := flag.one(item)) is None:
+    if (value := flag.one(item)) is None:
         return
     if not isinstance(value, bool | int | float):
         raise Rejected("bad_flag", f"a {type(value).__name__} where true, false or a weight was expected")
@@ -322,7 +322,8 @@ def _pairs(block: Block, schema: Schema, is_blank: Blank) -> Build:
             before = len(messages)
             for role, find in sides:
                 _say(role, find(item), messages, work, is_blank)
-            _mark(messages[before:], schema.flag, item)
+            if schema.flag is not None:
+                _mark(messages[before:], schema.flag, item)
 
     return add
 
@@ -336,7 +337,8 @@ def _split(block: Block, schema: Schema, is_blank: Blank) -> Build:
             before = len(messages)
             for role, text in cut(item if type(item) is str else find_text(item)):
                 _say(role, text, messages, work, is_blank)
-            _mark(messages[before:], schema.flag, item)
+            if schema.flag is not None:
+                _mark(messages[before:], schema.flag, item)
 
     return add
 
