@@ -121,7 +121,7 @@ def test_bad_csv_rows(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match="not well-formed csv at line 2"):
         values(write(tmp_path / "b.csv", 'a,b\n1,"2\n'))
-    with pytest.raises(DataError, match="the header names 'a' twice"):
+    with pytest.raises(DataError, match="two columns named 'a'"):
         values(write(tmp_path / "c.csv", "a,b,a\n1,2,3\n"))
 
 
@@ -179,6 +179,18 @@ def test_parquet_values_that_python_cannot_hold(tmp_path: Path) -> None:
     first, second, third = values(tmp_path / "a.parquet")
     assert first == {"text": "ok", "when": "1970-01-01T00:00:00"}
     assert (second.reason, third.reason) == ("invalid_utf8", "bad_value")
+
+
+def test_columns_with_points_and_with_one_name(tmp_path: Path) -> None:
+    dotted = pa.table({"a.b": ["x"], "a": [{"b": "y", "c": "z"}]})
+    pq.write_table(dotted, tmp_path / "a.parquet")
+    source = Source(files=str(tmp_path / "a.parquet"))
+    assert [item.value for item in read(source, frozenset({"a.b"}))] == [{"a.b": "x"}]
+    assert [item.value for item in read(source, frozenset({"a"}))] == [{"a": {"b": "y", "c": "z"}}]
+    pq.write_table(pa.table([[1], [2], [3]], names=["a", "a", "b"]), tmp_path / "a.parquet")
+    assert [item.value for item in read(source, frozenset({"b"}))] == [{"b": 3}]
+    with pytest.raises(DataError, match="two columns named 'a'"):
+        list(read(source, frozenset({"a"})))
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:

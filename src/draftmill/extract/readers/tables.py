@@ -30,8 +30,7 @@ def read_csv(chunk: Chunk) -> Iterator[list[Any]]:
     try:
         filled = (cells for cells in table if cells)
         header = next(filled, [])
-        if twice := [name for name, count in Counter(header).items() if count > 1]:
-            raise DataError(f"the header names '{twice[0]}' twice", file=chunk.file, fix="give each column a name")
+        _refuse_twice(header, "the header has two columns", chunk)
         if len(header) == 1 and chunk.kind == "csv" and (sign := _SEPARATOR.search(header[0])):
             name = "tabs" if sign[0] == "\t" else f"'{sign[0]}'"
             fix = "name it .tsv" if sign[0] == "\t" else "write it again with commas"
@@ -41,6 +40,12 @@ def read_csv(chunk: Chunk) -> Iterator[list[Any]]:
     except csv.Error as error:
         fix = "a cell with quotes or line ends stands in quotes, and quotes in it are doubled"
         raise DataError(f"is not well-formed csv at line {table.line_num}: {error}", file=chunk.file, fix=fix) from None
+
+
+def _refuse_twice(names: list[str], told: str, chunk: Chunk) -> None:
+    """Raise DataError if two columns have one name: which one is meant, nobody can say."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{told} named '{twice[0]}'", file=chunk.file, fix="give each column a name of its own")
 
 
 def _csv_row(header: list[str], cells: list[str]) -> dict[str, str] | Reject:
@@ -85,14 +90,18 @@ def read_parquet(chunk: Chunk) -> Iterator[list[Any]]:
     with open_parquet(chunk.path, chunk.file) as table:
         groups = list(range(chunk.start, table.num_row_groups if chunk.stop is None else chunk.stop))
         names = [name for name in table.schema_arrow.names if chunk.columns is None or name in chunk.columns]
+        _refuse_twice(names, "the file has two columns", chunk)
         plain = {name: converter(table.schema_arrow.field(name).type) for name in names}
         size = _batch_rows(table, groups)
         try:
             for batch in table.iter_batches(size, row_groups=groups, columns=names, use_threads=False):
-                yield _readable(batch, plain)
+                # A column called a.b is read together with the part b of a column a.
+                yield _readable(batch.select(names), plain)
                 number += batch.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise DataError(f"is damaged after row {number} of this part: {error}", file=chunk.file) from None
+            raise DataError(
+                f"is damaged after row {number} of this part: {error}", file=chunk.file, fix="download it again"
+            ) from None
 
 
 def _batch_rows(table: pq.ParquetFile, groups: list[int]) -> int:
