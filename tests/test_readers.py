@@ -154,6 +154,10 @@ def test_parquet_values_become_plain_json(tmp_path: Path) -> None:
         "deep": [[{"x": float("inf"), "y": b"z"}], [None]],
         "int": [2**63 - 1, -1],
         "tag": pa.array(["a", "b"]).dictionary_encode(),
+        "bytes": pa.array([b"x", None]).dictionary_encode(),
+        "view": pa.array([b"v", None], pa.binary_view()),
+        "views": pa.array([[b"v"], None], pa.list_view(pa.binary())),
+        "key": pa.array([b"0123456789abcdef", None], pa.uuid()),
     }
     pq.write_table(pa.table(cells), tmp_path / "a.parquet")
     first, second = values(tmp_path / "a.parquet")
@@ -168,6 +172,10 @@ def test_parquet_values_become_plain_json(tmp_path: Path) -> None:
         "deep": [{"x": None, "y": "z"}],
         "int": 2**63 - 1,
         "tag": "a",
+        "bytes": "x",
+        "view": "v",
+        "views": ["v"],
+        "key": "30313233-3435-3637-3839-616263646566",
     }
     assert second == {**dict.fromkeys(cells), "score": 0.7, "deep": [None], "int": -1, "tag": "b"}
 

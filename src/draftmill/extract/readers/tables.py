@@ -141,9 +141,14 @@ def _rows(batch: pa.RecordBatch, plain: dict[str, Callable[[Any], Any] | None]) 
 
 def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """What turns a value of an Arrow type into plain JSON, or None where it is that already."""
+    import pyarrow as pa
     import pyarrow.types as t
 
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+    if isinstance(kind, pa.BaseExtensionType):
+        return str if kind.extension_name == "arrow.uuid" else converter(kind.storage_type)
+    if t.is_dictionary(kind):
+        return converter(kind.value_type)
+    if any(of(kind) for of in (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is_large_list_view)):
         inner = converter(kind.value_type)
         return inner and (lambda items: [None if item is None else inner(item) for item in items])
     if t.is_struct(kind):
@@ -153,7 +158,7 @@ def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda pairs: {str(key): None if item is None else value(item) for key, item in pairs}
     if t.is_floating(kind):
         return lambda number: number if number - number == 0 else None
-    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind) or t.is_binary_view(kind):
         return lambda data: data.decode("utf-8", "backslashreplace")
     if t.is_temporal(kind) and not t.is_duration(kind):
         return lambda moment: moment.isoformat()
