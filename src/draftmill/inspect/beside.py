@@ -41,9 +41,9 @@ def answer_beside(conversation: Conversation, columns: Columns, block: Block) ->
 
 def _answer_path(conversation: Conversation, columns: Columns) -> str | None:
     """The path that leads to a turn of the assistant, or a list of such, in most rows: `choices[0].message`."""
-    aside, paths = (*conversation.place.keys[:1], "rejected"), Counter[str]()
+    paths = Counter[str]()
     for row in columns.rows:
-        keys = [key for key in row if key not in aside] if isinstance(row, dict) else []
+        keys = [key for key in row if key != "rejected"] if isinstance(row, dict) else []
         keys.sort(key=lambda key: key not in names.ASSISTANT)
         paths.update([path for key in keys for path in _turns_in(row[key], path_text((key,)), conversation, 1)][:1])
     best = paths.most_common(1)
@@ -53,8 +53,8 @@ def _answer_path(conversation: Conversation, columns: Columns) -> str | None:
 def _turns_in(value: Any, path: str, conversation: Conversation, depth: int) -> Iterator[str]:
     if isinstance(value, list) and value:
         if all(_is_answer(item, conversation) for item in value):
-            yield path
-        else:
+            yield path if len(value) == 1 else f"{path}[0]"  # of several, each is an answer by itself
+        elif path != path_text(conversation.place.keys):
             yield from _turns_in(value[0], f"{path}[0]", conversation, depth + 1)
     elif _is_answer(value, conversation):
         yield path

@@ -17,7 +17,7 @@ _BEFORE_JSON = re.compile(r"\n[ \t]*(?=[\[{])")
 _LAST_WORDS = re.compile(r"(?:\S+ ){0,4}\S+$")
 _WORDS_CHARS = 200
 """The last words of a line before JSON begins are looked for in so many characters."""
-_ID_NAME = re.compile(r"(?:id|uuid|.*_id|.*Id)")
+_ID_NAME = re.compile(r"(?!tool_call_id|call_id)(?:id|uuid|.*_id|.*Id)")
 TOOLS_SHARE = 0.5
 WHERE_SHARE = 0.95
 """Rows without a conversation are filtered if there are more than a few."""
@@ -77,12 +77,12 @@ def find_system(columns: Columns, conversation: Keys) -> Keys | None:
 
 
 def find_tools(places: Mapping[Keys, Place], conversation: Keys) -> Place | None:
-    """The tool specs, beside the conversation or above it: objects with `name` and `parameters`."""
-    found = [
-        place
-        for keys, place in places.items()
-        if keys != conversation and _above(keys, conversation) and _are_specs(list(place.elements()))
-    ]
+    """The tool specs: objects with `name` and `parameters`, beside the conversation or above it, else in an object of
+    the row.
+    """
+    specs = [place for keys, place in places.items() if keys != conversation and _are_specs(list(place.elements()))]
+    found = [place for place in specs if _above(place.keys, conversation)]
+    found = found or [place for place in specs if None not in place.keys and place.keys[-1] in names.TOOLS]
     found.sort(key=lambda place: (place.keys[-1] not in names.TOOLS, -len(place.rows), len(place.keys)))
     return found[0] if found else None
 

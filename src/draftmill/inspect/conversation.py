@@ -20,6 +20,8 @@ from draftmill.inspect.places import Keys, Place, path_text
 MAX_LABELS = 12
 TEXT_KEYS = ("text", "value", "content")
 TURN_SHARE = 0.95
+FILLED_SHARE = 0.8
+"""A second key of the text fills so many of the turns where the first is empty, and at most the rest of the others."""
 MAX_SPEAKERS = 4
 CHANGE_SHARE = 0.8
 """A talk of unknown speakers: at least this share of turns is not by the speaker of the turn before."""
@@ -59,7 +61,8 @@ def role_meant(label: object) -> str | None:
     """The role that a label means, its case aside, or None if it is unknown."""
     if not isinstance(label, str):
         return None
-    return ROLES.get(label) or ROLES.get(label.lower()) or names.LABELS.get(label.lower())
+    plain = label.strip().lower()
+    return ROLES.get(label) or ROLES.get(plain) or names.LABELS.get(plain)
 
 
 def as_turn(element: Any) -> Turn | None:
@@ -136,7 +139,7 @@ def as_conversation(place: Place, known: bool = True) -> Conversation | None:
 
 def _role_key(turns: list[Turn], by_name: bool) -> tuple[str, Counter[Any]] | None:
     best: tuple[float, str, Counter[Any]] | None = None
-    for key in dict.fromkeys(key for turn in turns for key in turn):
+    for key in dict.fromkeys(key for turn in turns for key in turn if key not in names.ADDRESSEES):
         # Numbers may be labels, but only a person knows which.
         kind = str if by_name else str | int
         labels = Counter(value for turn in turns if isinstance(value := turn.get(key), kind) and value != "")
@@ -155,7 +158,10 @@ def _role_key(turns: list[Turn], by_name: bool) -> tuple[str, Counter[Any]] | No
 
 
 def text_keys(turns: list[Turn], role: str) -> tuple[str, ...]:
-    """The key with most characters of text, and a second one if it is filled where the first is empty."""
+    """The key of the text, and a second one if it is filled where the first is empty, and only there.
+
+    It is the key with most characters, unless one that is called like a text is filled in most turns.
+    """
     used = (role, *names.NO_TEXT)
     # A member of an object counts only if no plain key holds text: `content.parts`, not `info.source`.
     keys = [
@@ -168,15 +174,23 @@ def text_keys(turns: list[Turn], role: str) -> tuple[str, ...]:
     candidates = plain or [key for key in keys if amounts[key]]
     if not candidates:
         return ()
-    first = max(candidates, key=lambda key: amounts[key])
+    named = [
+        key for key in ("content", "value", "text") if key in candidates and 2 * len(_filled(turns, key)) > len(turns)
+    ]
+    first = named[0] if named else max(candidates, key=lambda key: amounts[key])
     holes = [
         turn for turn in turns if not characters(turn.get(first)) and not any(turn.get(key) for key in names.CALLS)
     ]
     fillers = {key: sum(characters(turn.get(key)) for turn in holes) for key in candidates if key != first}
     second = max(fillers, key=lambda key: fillers[key], default=None)
-    if second is None or sum(bool(characters(turn.get(second))) for turn in holes) < max(1, 0.8 * len(holes)):
+    if second is None or len(_filled(holes, second)) < max(1, FILLED_SHARE * len(holes)):
         return (first,)
-    return first, second
+    beside = _filled(_filled(turns, first), second)  # a model's name, or a date, stands beside texts too
+    return (first, second) if len(beside) <= (1 - FILLED_SHARE) * len(turns) else (first,)
+
+
+def _filled(turns: list[Turn], key: str) -> list[Turn]:
+    return [turn for turn in turns if characters(turn.get(key))]
 
 
 def characters(value: Any) -> int:

@@ -36,6 +36,8 @@ LABELS = {
 """What labels mean that extract does not know by itself, so that they are written into `roles`."""
 HISTORY = ("history", "chat_history", "conversation_history", "dialog_history")
 """Lists of turns under these keys are what was said before the question in another column."""
+ADDRESSEES = ("to", "recipient", "receiver", "target", "reply_to", "next_speaker")
+"""Keys of a turn that hold a role too: of who is spoken to."""
 SPOKEN_LISTS = ("data", "utterances", "messages", "conversations", "conversation", "dialogue", "dialog", "chat")
 """Lists of texts under these keys are a talk, one speaker after the other; under `turns`, they are questions."""
 PARTS = ("text", "image", "image_url", "tool_use", "tool_result", "thinking", "input_text", "output_text")

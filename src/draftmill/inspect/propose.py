@@ -56,12 +56,16 @@ def propose(rows: list[Any], one_document: bool = False) -> Proposal:
 
     `one_document`: the rows are the elements of one JSON document, so that the whole of it may be one row.
     """
-    for path, inner in _wrapped(rows):
+    wrapped = list(_wrapped(rows))
+    for path, inner in wrapped:
         proposal = _propose(inner)
         if proposal.schema is not None:
             proposal.rows = path
+            proposal.notes += [
+                f"other rows of that form: {other}" for other, rest in wrapped if _alike(inner, rest, path, other)
+            ]
             return proposal
-    if one_document and as_conversation(Place((), lists=[(0, rows)])):
+    if one_document and as_conversation(Place((), lists=[(0, rows)])) and not cols.find_groups(columns_of(rows)):
         proposal = _propose([rows])
         proposal.rows = "$"
         return proposal
@@ -91,6 +95,10 @@ def _of_turn_rows(rows: list[Any]) -> Proposal | None:
     return proposal
 
 
+def _alike(rows: list[Any], others: list[Any], path: str, other: str) -> bool:
+    return path != other and isinstance(others[0], dict) and rows[0].keys() == others[0].keys()
+
+
 def _wrapped(rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     """(`source.rows`, rows) for one object that is a map of rows, or holds the list of rows."""
     if len(rows) != 1 or not isinstance(rows[0], dict):
@@ -103,9 +111,15 @@ def _wrapped(rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
         return  # the object itself is the row
     if names.sides(names.plain_names(rows[0])):
         return
-    for key, value in lists.items():
+    inner = {
+        (key, name): value
+        for key, held in rows[0].items()
+        for name, value in (held.items() if isinstance(held, dict) else ())
+        if isinstance(value, list)
+    }
+    for keys, value in ({(key,): value for key, value in lists.items()} | inner).items():
         if len(value) > 1 and all(isinstance(item, dict) for item in value):
-            yield f"{path_text((key,))}[*]", value
+            yield f"{path_text(keys)}[*]", value
 
 
 def _propose(rows: list[Any]) -> Proposal:

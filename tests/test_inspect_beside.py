@@ -1,0 +1,57 @@
+"""What stands beside a conversation: other keys of turns, tools and answers elsewhere, other rows of the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forms import ROWS, SPEC, bot, said, user
+
+from draftmill.extract import Source
+from draftmill.inspect import inspect
+
+
+def written(folder: Path, rows: list[Any]) -> str:
+    path = folder / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("turns", "proposed"),
+    [
+        ([user(0), {**bot(0), "model": "big"}, {**bot(1), "content": "", "model": "big"}], {}),
+        ([{**user(0), "html": "<p>" * 99}, {**bot(0), "html": "<p>" * 99}], {}),
+        (
+            [{"to": "assistant", **said("user", "q")}, {"to": "user", **said("gpt", "a")}],
+            {"role": "from", "text": "value"},
+        ),
+        ([{"role": "user", "text": "q"}, bot(0)], {"text": ["content", "text"]}),
+    ],
+)
+def test_what_stands_beside_role_and_text_is_neither(turns: Any, proposed: Any, tmp_path: Path) -> None:
+    found = inspect(Source(files=written(tmp_path, [{"messages": turns, "n": i} for i in ROWS])))
+    assert found.proposal.schema == {"turns": {"each": "messages", **proposed}}
+
+
+def test_tools_in_an_object_of_the_row_and_the_first_of_several_answers(tmp_path: Path) -> None:
+    rows = [{"messages": [user(i)], "choices": [bot(i), bot(9)], "meta": {"tools": [SPEC]}} for i in ROWS]
+    schema = inspect(Source(files=written(tmp_path, rows))).proposal.schema
+    assert schema == {"turns": [{"each": "messages"}, {"each": "choices[0]"}], "tools": "meta.tools"}
+
+
+def test_rows_that_are_turns_of_several_talks_are_not_put_together(tmp_path: Path) -> None:
+    path = tmp_path / "turns.csv"
+    path.write_text("talk_id,role,content\n" + "".join(f"{i},user,q{i}\n{i},assistant,a{i}\n" for i in ROWS), "utf-8")
+    found = inspect(Source(files=str(path))).proposal
+    assert found.schema is None and "`talk_id`" in found.notes[0]
+
+
+def test_other_lists_of_rows_in_the_file_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "splits.json"
+    splits = {name: [{"question": f"{name} {i}", "answer": "a"} for i in ROWS] for name in ("train", "test")}
+    path.write_text(json.dumps({"data": splits}), encoding="utf-8")
+    found = inspect(Source(files=str(path))).proposal
+    assert (found.rows, found.notes) == ("data.train[*]", ["other rows of that form: data.test[*]"])
