@@ -84,7 +84,8 @@ def _try(found: Inspection, rows: int) -> None:
     }
     with collected(from_map("inspect", found.declaration, "proposed", "real"), limit=rows) as outcome:
         found.funnel = summary(outcome)
-        if outcome.yield_ < EXPECTED_YIELD:
+        unknown = outcome.rejects["unknown_role"] == outcome.rows  # another note says so
+        if outcome.yield_ < EXPECTED_YIELD and not unknown:
             reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(outcome.rejects.items()) if count)
             proposal.notes.append(f"{outcome.rejects.total()} of {outcome.rows} rows do not fit: {reasons}")
             if outcome.kept:
