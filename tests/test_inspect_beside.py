@@ -55,3 +55,34 @@ def test_other_lists_of_rows_in_the_file_are_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"data": splits}), encoding="utf-8")
     found = inspect(Source(files=str(path))).proposal
     assert (found.rows, found.notes) == ("data.train[*]", ["other rows of that form: data.test[*]"])
+
+
+@pytest.mark.parametrize(
+    ("row", "answered"),
+    [
+        ({"generated_solution": "a long answer {}", "expected_answer": "{}"}, "generated_solution"),
+        ({"r1_solution_1": "a long answer {}", "r1_solution_2": "another answer {}"}, None),
+        ({"final_answer": "a long answer {}"}, None),
+    ],
+)
+def test_an_answer_by_its_name_alone_is_taken_with_a_comment(row: Any, answered: Any, tmp_path: Path) -> None:
+    rows = [{"problem": f"p {i}", **{key: text.format(i) for key, text in row.items()}} for i in ROWS]
+    found = inspect(Source(files=written(tmp_path, rows))).proposal
+    if answered is None:
+        assert (found.schema, found.notes) == ({"prompt": "problem"}, [])
+    else:
+        blocks = [{"role": {"as": "user"}, "text": "problem"}, {"role": {"as": "assistant"}, "text": answered}]
+        assert found.schema == {"turns": blocks} and answered in found.notes[0]
+
+
+def test_who_wrote_a_message_is_no_prompt_and_history_is_kept_without_an_answer(tmp_path: Path) -> None:
+    assert (
+        inspect(Source(files=written(tmp_path, [{"user": "U1", "text": f"t {i}"} for i in ROWS]))).proposal.schema
+        is None
+    )
+    rows = [{"query": f"q {i}", "history": [["a", "b"]]} for i in ROWS]
+    blocks = [
+        {"each": "history", "pairs": {"user": "[0]", "assistant": "[1]"}},
+        {"role": {"as": "user"}, "text": "query"},
+    ]
+    assert inspect(Source(files=written(tmp_path, rows))).proposal.schema == {"turns": blocks}

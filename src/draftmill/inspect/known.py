@@ -112,6 +112,9 @@ def _of_columns(places: Mapping[Keys, Place], columns: Columns, notes: Notes) ->
     if found is None:
         return None
     asked, answered = known[found[0]], found[1] and known[found[1]]
+    if found[0] in ("user", "human") and not answered:
+        return None  # who wrote it: a message of a channel
+    answered = answered or _answer_by_name(columns, asked, notes)
     specs = cols.find_tools(places, ())
     beside = (
         _system_column(columns) | _empty(columns.texts((asked,))) | ({"tools": cols.spec_shape(specs)} if specs else {})
@@ -119,18 +122,40 @@ def _of_columns(places: Mapping[Keys, Place], columns: Columns, notes: Notes) ->
     joined = [path_text((known[name],)) for name in names.BESIDE.get(found[0], ()) if name in known]
     speakers = find_speakers(columns.texts((asked,)))
     answer = _answer(places, columns, known, answered)
-    if not (answer or joined or speakers):
+    pairs = _are_pairs(places.get(("history",)))
+    if not (answer or joined or speakers or pairs):
         return {"prompt": path_text((asked,)), **beside}
     if speakers:
+        notes += speakers.notes
         blocks: list[Block] = [{"text": path_text((asked,)), "split": speakers.declaration()}]
     else:
         text: Any = {"join": [path_text((asked,)), *joined], "by": "\n\n"} if joined else path_text((asked,))
         blocks = [{"role": {"as": "user"}, "text": text}]
     blocks += [answer] if answer else []
-    history = places.get(("history",))
-    if history and all(isinstance(it, list) and len(it) == 2 for it in history.elements()) and history.rows:
+    if pairs:
         blocks.insert(0, {"each": "history", "pairs": {"user": "[0]", "assistant": "[1]"}})
     return {"turns": blocks, **beside}
+
+
+def _are_pairs(history: Place | None) -> bool:
+    """Whether a list holds earlier exchanges, [["question", "answer"], …]."""
+    return (
+        history is not None
+        and bool(history.rows)
+        and all(isinstance(it, list) and len(it) == 2 for it in history.elements())
+    )
+
+
+def _answer_by_name(columns: Columns, asked: str, notes: Notes) -> str | None:
+    """The only column whose name holds the word for an answer (`generated_solution`), but not that of a reference."""
+    words = {str(keys[0]): _words(str(keys[0])) for keys in columns.values if len(keys) == 1 and columns.is_text(keys)}
+    found = [
+        key for key, held in words.items() if key != asked and held & {*names.ASSISTANT} and not held & names.REFERENCE
+    ]
+    if len(found) != 1 or not _differ(columns, (found[0],)):
+        return None
+    notes.append(f"`{found[0]}` is taken for the answer because of its name alone")
+    return found[0]
 
 
 def _answer(
@@ -168,7 +193,7 @@ def _of_inner(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
 def _by_name(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
     """A column whose name holds the word for a question (`question_content`), that with most text; `text` beside an id
     of questions."""
-    words = {keys: {word.lower() for word in _WORDS.findall(str(keys[0]))} for keys in columns.values if len(keys) == 1}
+    words = {keys: _words(str(keys[0])) for keys in columns.values if len(keys) == 1}
     found = [keys for keys in words if words[keys] & {*names.USER} and columns.is_text(keys) and _differ(columns, keys)]
     if not found:
         numbered = any(_NUMBERED.fullmatch(str(keys[-1])) for keys in words)
@@ -178,6 +203,10 @@ def _by_name(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Bl
     best = max(found, key=lambda keys: sum(map(len, columns.texts(keys))))
     notes.append(f"`{best[0]}` is taken for the prompt because of its name alone: look at what it holds")
     return {"prompt": path_text(best), **_system_column(columns)}
+
+
+def _words(key: str) -> set[str]:
+    return {word.lower() for word in _WORDS.findall(key)}
 
 
 def _differ(columns: Columns, keys: Keys) -> bool:

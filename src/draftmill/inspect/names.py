@@ -64,6 +64,8 @@ ASSISTANT = (
     "output", "response", "answer", "completion", "solution", "assistant", "gpt", "bot", "targets", "chosen", "target",
     "ideal",
 )  # fmt: skip
+REFERENCE = {"expected", "final", "correct", "incorrect", "best", "reference", "gold", "ground", "id", "type", "index"}
+"""Words in names of columns that hold no model's answer."""
 CALLED = ("answers", "tool_calls", "function_calls", "calls", "answer", "function_call")
 """Columns that may hold the calls that answer a question."""
 BESIDE = {"instruction": ("input", "query", "context"), "question": ("context",)}
