@@ -51,6 +51,17 @@ class Conversation:
         """What a label means by itself, its case aside."""
         return role_meant(label)
 
+    def system_answers(self) -> bool:
+        """Whether `system` is who answers, as in dialogues about tasks: all labels are known, none is the assistant's,
+        and most turns of the system follow another turn.
+        """
+        meant = set(map(role_meant, self.labels))
+        if meant & {"assistant", None} or "system" not in meant:
+            return False
+        talks = [[as_turn(element) or {} for element in turns] for _, turns in self.place.lists]
+        places = [place for talk in talks for place, it in enumerate(talk) if role_meant(it.get(self.role)) == "system"]
+        return sum(place > 0 for place in places) * 2 > len(places)
+
     def last_roles(self) -> Counter[str | None]:
         """How conversations end: role of the last turn, counted."""
         lasts = (as_turn(turns[-1]) for _, turns in self.place.lists if turns)
@@ -181,10 +192,14 @@ def text_keys(turns: list[Turn], role: str) -> tuple[str, ...]:
     holes = [
         turn for turn in turns if not characters(turn.get(first)) and not any(turn.get(key) for key in names.CALLS)
     ]
-    fillers = {key: sum(characters(turn.get(key)) for turn in holes) for key in candidates if key != first}
+    # A text inside an object stands where others have a text: {"content": {"answer": …}}.
+    inside = [key for key in keys if key.startswith(f"{first}.")]
+    fillers = {key: sum(characters(turn.get(key)) for turn in holes) for key in (*candidates, *inside) if key != first}
     second = max(fillers, key=lambda key: fillers[key], default=None)
     if second is None or len(_filled(holes, second)) < max(1, FILLED_SHARE * len(holes)):
         return (first,)
+    if second in inside:
+        return second, first  # an object is no text, but it is not empty either
     beside = _filled(_filled(turns, first), second)  # a model's name, or a date, stands beside texts too
     return (first, second) if len(beside) <= (1 - FILLED_SHARE) * len(turns) else (first,)
 
@@ -211,10 +226,10 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def is_text(part: Mapping[str, Any]) -> bool:
-    """Whether a part is text: by its type, or if it has none, by what it holds."""
+    """Whether a part is text: by its type, or if it has none, by what it holds; one with a role is a turn."""
     kind = part.get("type")
     if kind is None:
-        return any(isinstance(part.get(key), str) for key in TEXT_KEYS)
+        return "role" not in part and any(isinstance(part.get(key), str) for key in TEXT_KEYS)
     return isinstance(kind, str) and kind.endswith("text")
 
 

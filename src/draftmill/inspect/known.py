@@ -114,6 +114,9 @@ def _of_columns(places: Mapping[Keys, Place], columns: Columns, notes: Notes) ->
     asked, answered = known[found[0]], found[1] and known[found[1]]
     if found[0] in ("user", "human") and not answered:
         return None  # who wrote it: a message of a channel
+    encoded = places.get((asked,))
+    if encoded and encoded.decode and all(isinstance(it, str) for it in encoded.elements()):
+        return None  # a list of prompts, as JSON text
     answered = answered or _answer_by_name(columns, asked, notes)
     specs = cols.find_tools(places, ())
     beside = (
@@ -224,7 +227,9 @@ def _of_prompts(places: Mapping[Keys, Place], columns: Columns, notes: Notes) ->
         return None
     keys, path = found
     several = any(len(prompts) > 1 for _, prompts in places[keys].lists)
-    return {"prompt": path, **({"keep": "each_user"} if several else {}), **_system_column(columns)}
+    keep = {"keep": "each_user"} if several else {}
+    decode = {"decode": [path_text(it) for it in places[keys].decode]} if places[keys].decode else {}
+    return {"prompt": path, **keep, **_system_column(columns), **decode}
 
 
 def _of_lists(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:

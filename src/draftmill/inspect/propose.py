@@ -338,7 +338,10 @@ def _roles(conversation: Conversation, notes: list[str]) -> Block:
     meant = {label: role_meant(label) for label in conversation.labels}
     unknown = [label for label, role in meant.items() if role is None]
     written = {label: role for label, role in meant.items() if role and label not in ROLES}
-    if len(unknown) == 1 and "user" in meant.values() and "assistant" not in meant.values():
+    if conversation.system_answers():
+        written |= {label: "assistant" for label, role in meant.items() if role == "system"}
+        notes.append("the system speaks after the user, and nobody else answers: it is taken for the assistant")
+    elif len(unknown) == 1 and "user" in meant.values() and "assistant" not in meant.values():
         written[unknown[0]] = "assistant"
     elif len(unknown) == 1 and "user" not in meant.values() and "assistant" in meant.values():
         written[unknown[0]] = "user"
