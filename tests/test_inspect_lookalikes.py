@@ -58,6 +58,38 @@ CASES: dict[str, Case] = {
         TWO,
         "",
     ),
+    "turns that only think": (
+        lambda i: {"messages": [user(i), {**bot(9), "channel": "analysis"}, {**bot(i), "channel": "final"}]},
+        {
+            "turns": {
+                "each": "messages",
+                "role": {
+                    '@.channel == "analysis"': "drop",
+                    '@.role == "user"': "user",
+                    '@.role == "assistant"': "assistant",
+                },
+            }
+        },
+        TWO,
+        "analysis 6 are left out",
+    ),
+    "the name of a template": (
+        lambda i: {"prompt": "default", "problem": f"what is {i}?", "response": f"it is {i + 1} of all"},
+        {"turns": [{"role": {"as": "user"}, "text": "problem"}, {"role": {"as": "assistant"}, "text": "response"}]},
+        TWO,
+        "",
+    ),
+    "one instruction for all questions": (
+        lambda i: {"instruction": "Be a doctor.", "question": f"what is {i}?", "output": f"it is {i + 1} of all"},
+        {
+            "turns": [
+                {"role": {"as": "user"}, "text": {"join": ["instruction", "question"], "by": "\n\n"}},
+                {"role": {"as": "assistant"}, "text": "output"},
+            ]
+        },
+        TWO,
+        "",
+    ),
     "prompts as JSON text": (
         lambda i: {"prompt": json.dumps([f"what is {i}?", "and then?"]), "response_a": json.dumps(["a", "b"])},
         {"prompt": "prompt[*]", "keep": "each_user", "decode": ["prompt"]},
@@ -77,3 +109,22 @@ def test_it_is_taken_for_what_it_is(case: str, tmp_path: Path) -> None:
     assert result.kept == len(ROWS) and result.unseen == []
     assert {tuple(roles(record)) for record in result.records} == {tuple(expected)}
     assert all(user_texts(record)[0].strip("[") == user_texts(record)[0] for record in result.records)
+
+
+def test_numbers_of_turns_are_no_speakers(tmp_path: Path) -> None:
+    rows = [{"log": [{"no": n, "by": f"p{n % 2}", "says": f"some words {i}"} for n in range(3)]} for i in ROWS]
+    found = inspected(tmp_path, rows).proposal
+    assert found.schema == {"turns": {"each": "log", "role": "by", "text": "says"}}
+    assert "{p0: user, p1: assistant}" in found.notes[0]
+
+
+def test_what_stands_beside_the_rows_is_named(tmp_path: Path) -> None:
+    document = {
+        "Definition": ["Answer in one sentence."],
+        "version": "1 b",
+        "tasks": [{"input": f"q {i}"} for i in ROWS],
+    }
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    found = inspect(Source(files=str(path))).proposal
+    assert found.rows == "tasks[*]" and [note.split()[0] for note in found.notes] == ["`Definition`"]

@@ -44,7 +44,8 @@ REASONS = {
     "no_assistant_turn": "there is no answer to keep: use another `keep`, or `answer: regenerate`",
     "too_few_user_turns": "the conversation has fewer user turns than `keep: {users: n}` asks for",
     "text_before_speaker": "text stands before the first marker: add its marker to `split`, or `prefix: drop`",
-    "other_part": "a content has parts that are not text: `parts: drop` or `parts: placeholder`",
+    "other_part": "a content has parts that are not text: `parts: drop` or `parts: placeholder`; or, if it is an "
+    "object with the text inside, `text: [content.KEY, content]`",
     "malformed_part": "a content has parts that are turns or numbers: `text` points at the wrong key",
     "text_is_a_boolean": "the text is true or false: `text` points at the wrong key",
     "cannot_decode": "a text under `decode` is neither JSON nor a Python literal, or a number in it is too large",

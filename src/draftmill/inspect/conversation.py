@@ -138,7 +138,7 @@ def as_conversation(place: Place, known: bool = True) -> Conversation | None:
     turns = [turn for element in elements if (known or isinstance(element, dict)) and (turn := as_turn(element))]
     if not turns or len(turns) < TURN_SHARE * len(elements):
         return None
-    found = _role_key(turns, known)
+    found = _role_key(turns, known) if known else _role_key(_uncounted(place, turns), known)
     if found is None:
         return None
     role, labels = found
@@ -146,6 +146,19 @@ def as_conversation(place: Place, known: bool = True) -> Conversation | None:
     if not texts:
         return None
     return Conversation(place=place, role=role, labels=labels, texts=texts, parts=part_types(turns, texts[0]))
+
+
+def _uncounted(place: Place, turns: list[Turn]) -> list[Turn]:
+    """The turns without the keys that only number them, if a talk is longer than a question and an answer."""
+    talks = [[turn for turn in found if isinstance(turn, dict)] for _, found in place.lists]
+    longest = max(talks, key=len)
+    counted = {key for key in longest[0] if len(longest) > 2 and _counts(talks, key)}
+    return [{key: value for key, value in turn.items() if key not in counted} for turn in turns]
+
+
+def _counts(talks: list[list[Turn]], key: str) -> bool:
+    steps = [(one.get(key), other.get(key)) for talk in talks for one, other in pairwise(talk)]
+    return all(isinstance(one, int) and other == one + 1 for one, other in steps)
 
 
 def _role_key(turns: list[Turn], by_name: bool) -> tuple[str, Counter[Any]] | None:

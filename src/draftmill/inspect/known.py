@@ -107,7 +107,7 @@ def _of_pairs(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
 
 def _of_columns(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> Block | None:
     """Known columns: instruction and output, question and answer, … with earlier exchanges in `history`."""
-    known = cols.text_columns(columns)
+    known = {name: key for name, key in cols.text_columns(columns).items() if not _is_constant(name, key, columns)}
     found = names.sides(known)
     if found is None:
         return None
@@ -138,6 +138,12 @@ def _of_columns(places: Mapping[Keys, Place], columns: Columns, notes: Notes) ->
     if pairs:
         blocks.insert(0, {"each": "history", "pairs": {"user": "[0]", "assistant": "[1]"}})
     return {"turns": blocks, **beside}
+
+
+def _is_constant(name: str, key: str, columns: Columns) -> bool:
+    """Whether a column that is called like a question says the same in all rows: the name of a template, say."""
+    texts = columns.texts((key,))
+    return name in names.USER and name not in names.BESIDE and len(texts) > 1 and cols.shared(texts) == 1
 
 
 def _are_pairs(history: Place | None) -> bool:

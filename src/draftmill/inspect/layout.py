@@ -17,6 +17,8 @@ COLUMNS_NOTE = (
     "the file is one object of columns ({names}), which no declaration turns into rows: write rows first, as "
     "`pandas.read_json(FILE).to_json(NEW, orient='records', lines=True)` does"
 )
+SENTENCE = 4
+"""A text of so many words may be meant for a model; a version, or a name, is not."""
 ROLES = ("user", "assistant", "…", "…")
 SPLIT_NOTE = COLUMNS_NOTE.replace("read_json(FILE)", "read_json(FILE, orient='split')")
 
@@ -32,6 +34,14 @@ def columns_note(rows: list[Any]) -> str | None:
         isinstance(held, list) and as_conversation(Place((key,), lists=[(0, held)])) for key, held in row.items()
     )
     return None if talks or not _are_columns(row) else COLUMNS_NOTE.format(names=", ".join(list(row)[:4]))
+
+
+def beside_rows(document: Any, path: str) -> Iterator[str]:
+    """Notes on texts of the file that stand beside the rows at `path`: an instruction for all of them, or a warning."""
+    for key, value in document.items() if path != "*" else ():
+        texts = value if isinstance(value, list) else [value]
+        if all(isinstance(text, str) for text in texts) and any(len(text.split()) >= SENTENCE for text in texts):
+            yield f"`{key}` stands beside the rows, where no path leads; if all need it:  system: {{text: …}}"
 
 
 def _are_columns(value: Any) -> bool:

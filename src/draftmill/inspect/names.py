@@ -13,6 +13,8 @@ REASONING = (
     "reasoning_content", "reasoning", "thinking", "thoughts", "thought", "think", "chain_of_thought", "cot",
     "complex_cot", "thinking_content", "reasoning_trace",
 )  # fmt: skip
+THOUGHTS = ("analysis", *REASONING)
+"""Channels of turns that only think."""
 CALLS = ("tool_calls", "function_call", "tool_call")
 ACTIONS = (*CALLS, "toolCalls", "actions")
 """Keys of a turn that may hold its calls, in a shape of their own."""
@@ -68,7 +70,7 @@ REFERENCE = {"expected", "final", "correct", "incorrect", "best", "reference", "
 """Words in names of columns that hold no model's answer."""
 CALLED = ("answers", "tool_calls", "function_calls", "calls", "answer", "function_call")
 """Columns that may hold the calls that answer a question."""
-BESIDE = {"instruction": ("input", "query", "context"), "question": ("context",)}
+BESIDE = {"instruction": ("input", "query", "question", "context"), "question": ("context",)}
 """Columns that add to an instruction or a question."""
 PAIRS = (
     ("instruction", "output"), ("instruction", "response"), ("query", "response"), ("query", "answer"),

@@ -6,7 +6,6 @@ proposal.schema      # {"turns": {"each": "messages"}, ...}
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,9 +28,9 @@ from draftmill.inspect.conversation import (
     role_meant,
     texts_of,
 )
-from draftmill.inspect.items import find_items, items_block
+from draftmill.inspect.items import find_items, items_block, relative, role_rules, without_thoughts
 from draftmill.inspect.known import Block, empty_words, tools_beside, without_conversation
-from draftmill.inspect.layout import columns_note, envelopes, hints, rows_are_turns
+from draftmill.inspect.layout import beside_rows, columns_note, envelopes, hints, rows_are_turns
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
 TRACE_TURNS = 5
@@ -61,6 +60,7 @@ def propose(rows: list[Any], one_document: bool = False) -> Proposal:
         proposal = _propose(inner)
         if proposal.schema is not None:
             proposal.rows = path
+            proposal.notes += beside_rows(rows[0], path)
             proposal.notes += [
                 f"other rows of that form: {other}" for other, rest in wrapped if _alike(inner, rest, path, other)
             ]
@@ -207,7 +207,7 @@ def _block(alternatives: list[Conversation], notes: list[str]) -> Block:
     each = [_each(it.place, notes) for it in alternatives]
     block: Block = {"each": each[0] if len(each) == 1 else each}
     block |= _keys(first.role, [text for it in alternatives for text in it.texts])
-    return block | _parts(first, notes) | _foreign_keys(first)
+    return block | without_thoughts(first, notes) | _parts(first, notes) | _foreign_keys(first)
 
 
 def _each(place: Place, notes: list[str]) -> str:
@@ -266,16 +266,9 @@ def _parts(conversation: Conversation, notes: list[str]) -> Block:
 
 def _tool_results(conversation: Conversation, test: str, inside: str) -> Block:
     """Results that came in turns of the user: such a turn is the tool's. `test` is true of a part that is a result."""
-    content, role = _relative(conversation.texts[0]), _relative(conversation.role)
-    labels = {f"{role} == {json.dumps(label)}": meant for label in conversation.labels if (meant := role_meant(label))}
+    content, labels = relative(conversation.texts[0]), role_rules(conversation.role, conversation.labels)
     results = f"{inner_path(conversation.texts[0])}{inside}"
     return {"role": {f"{content}[?{test}]": "tool", **labels}, "text": [results, *conversation.texts]}
-
-
-def _relative(key: str) -> str:
-    """A key of a turn in a filter: `@.content`."""
-    path = inner_path(key)
-    return f"@{path}" if path.startswith("[") else f"@.{path}"
 
 
 def _part(conversation: Conversation, kind: str) -> Mapping[str, Any]:
