@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from draftmill.extract.reducing import Reduced
 from draftmill.extract.runs import Run, ordered, spill
 
-FAN = 24
+FAN = 64
 """How many runs are merged at a time."""
 STRETCH_BYTES = 3 << 20
 SAMPLE, PHASE = 64, 27

@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 """`tie` orders rows of equal id and content; rows equal in that too are written alike."""
 KEYS = ("id", "dedup", "content", "tie")
 KEYS_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEYS])
-PIECE_BYTES = 1 << 17
+PIECE_BYTES = 1 << 16
 
 
 def batch_of(candidates: Candidates) -> pa.RecordBatch:
