@@ -228,11 +228,12 @@ def test_a_label_that_is_no_text(tmp_path: Path, role: object, parts: list[str])
         assert len(extract(tmp_path, f"turns: {{each: t, role: '{path}'}}", *made, checked=True).messages) == 5
 
 
-@pytest.mark.parametrize("label", ["no", "a: b", "1", "[x]", "user, too", "true", "#x", "'", "wise one"])
+@pytest.mark.parametrize("label", ["no", "a: b", "1", "[x]", "user, too", "true", "#x", "'", "wise one", "用户"])
 def test_the_roles_to_add_are_yaml(tmp_path: Path, label: str) -> None:
     made = [{"t": chat(("user", f"q{i}"), (label, "a"))} for i in range(5)]
     found = failure(tmp_path, T, *made)
     written = found.partition("add  roles: ")[2].partition("}")[0].replace("…", "drop") + "}"
+    assert label in written
     assert extract(tmp_path, f"{{{T}, roles: {written}}}", *made, checked=True).conversations[0][0] == ("user", "q0")
 
 

@@ -90,6 +90,81 @@ CASES: dict[str, Case] = {
         TWO,
         "",
     ),
+    "calls and results among parts, called otherwise": (
+        lambda i: {
+            "messages": [
+                user(i),
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool-call", "toolCallId": "c", "toolName": "f", "args": {}}],
+                },
+                {
+                    "role": "tool",
+                    "content": [{"type": "tool-result", "toolCallId": "c", "toolName": "f", "result": "42"}],
+                },
+                bot(i),
+            ]
+        },
+        {
+            "turns": {
+                "each": "messages",
+                "parts": "drop",
+                "tool_calls": {
+                    "each": "content[type='tool-call']",
+                    "id": "toolCallId",
+                    "name": "toolName",
+                    "arguments": "args",
+                },
+                "role": {
+                    "@.content[?@.type == 'tool-result']": "tool",
+                    '@.role == "user"': "user",
+                    '@.role == "assistant"': "assistant",
+                    '@.role == "tool"': "tool",
+                },
+                "text": ["content[type='tool-result'].result", "content"],
+            }
+        },
+        ["user", "assistant", "tool", "assistant"],
+        "",
+    ),
+    "a call and its result in one part": (
+        lambda i: {
+            "messages": [
+                user(i),
+                {"role": "assistant", "content": [{"type": "tool-f", "toolCallId": "c", "input": {}, "output": "42"}]},
+                bot(i),
+            ]
+        },
+        {"turns": {"each": "messages", "parts": "drop"}},
+        TWO,
+        "tool-f 6",
+    ),
+    "calls with their results inside": (
+        lambda i: {
+            "messages": [
+                user(i),
+                {
+                    **bot(9),
+                    "tool_calls": [{"tool_call_id": "c", "function_name": "f", "arguments": {}}],
+                    "seen": ["42"],
+                },
+                bot(i),
+            ]
+        },
+        {
+            "turns": {
+                "each": "messages",
+                "tool_calls": {
+                    "each": "tool_calls",
+                    "id": "tool_call_id",
+                    "name": "function_name",
+                    "arguments": "arguments",
+                },
+            }
+        },
+        [*TWO, "assistant"],
+        "6 calls have no result after them",
+    ),
     "prompts as JSON text": (
         lambda i: {"prompt": json.dumps([f"what is {i}?", "and then?"]), "response_a": json.dumps(["a", "b"])},
         {"prompt": "prompt[*]", "keep": "each_user", "decode": ["prompt"]},

@@ -178,7 +178,11 @@ def _label_is_no_text(declaration: Declaration, block: Block, held: Any) -> Data
 
 def _as_key(label: str) -> str:
     """A label as a key of a YAML map in braces: quoted where it would be read as something else."""
-    return label if _PLAIN_KEY.fullmatch(label) and label.lower() not in _YAML_WORDS else json.dumps(label)
+    return (
+        label
+        if _PLAIN_KEY.fullmatch(label) and label.lower() not in _YAML_WORDS
+        else json.dumps(label, ensure_ascii=False)
+    )
 
 
 def _guess(label: str, known: Mapping[str, str]) -> str:

@@ -18,8 +18,12 @@ THOUGHTS = ("analysis", *REASONING)
 CALLS = ("tool_calls", "function_call", "tool_call")
 ACTIONS = (*CALLS, "toolCalls", "actions")
 """Keys of a turn that may hold its calls, in a shape of their own."""
-CALL_NAMES = ("name", "API_name", "tool_name", "function_name", "tool")
+CALL_IDS = ("id", "tool_call_id", "toolCallId", "call_id")
+CALL_NAMES = ("name", "API_name", "tool_name", "toolName", "function_name", "tool")
 ARGUMENTS = ("arguments", "parameters", "args", "API_params", "input", "params", "kwargs")
+RESULT_IDS = ("tool_use_id", *CALL_IDS[1:])
+RESULTS = ("result", "output", "content")
+"""Where a part that is a result holds it."""
 PARAMETERS = ("parameters", "input_schema", "inputSchema", "arguments", "args")
 """What the parameters of a tool are called in its spec."""
 FUNCTION_CALLS = ("functionCall", "function_call")

@@ -24,20 +24,19 @@ from draftmill.inspect.conversation import (
     find_conversations,
     find_unnamed,
     inner_path,
-    part_kind,
     role_meant,
     texts_of,
 )
-from draftmill.inspect.items import find_items, items_block, relative, role_rules, without_thoughts
+from draftmill.inspect.items import find_items, items_block, without_thoughts
 from draftmill.inspect.known import Block, empty_words, tools_beside, without_conversation
 from draftmill.inspect.layout import beside_rows, columns_note, envelopes, hints, rows_are_turns
+from draftmill.inspect.parts import call_shape, parts_block
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
+PLAIN_CALLS = {("name", "arguments"), ("name", "parameters")}
+"""What extract calls the parts of a call by itself."""
 TRACE_TURNS = 5
 """User turns a row from which on they may be tool output."""
-IMAGE_NOTE = (
-    "contents hold parts that are no text ({kinds}); they are left out: `parts: reject` drops such rows instead"
-)
 
 
 @dataclass(slots=True)
@@ -207,7 +206,7 @@ def _block(alternatives: list[Conversation], notes: list[str]) -> Block:
     each = [_each(it.place, notes) for it in alternatives]
     block: Block = {"each": each[0] if len(each) == 1 else each}
     block |= _keys(first.role, [text for it in alternatives for text in it.texts])
-    return block | without_thoughts(first, notes) | _parts(first, notes) | _foreign_keys(first)
+    return block | without_thoughts(first, notes) | parts_block(first, notes) | _foreign_keys(first)
 
 
 def _each(place: Place, notes: list[str]) -> str:
@@ -230,53 +229,6 @@ def _each(place: Place, notes: list[str]) -> str:
     return "[0]".join(path.rsplit("[*]", 1))
 
 
-def _parts(conversation: Conversation, notes: list[str]) -> Block:
-    """Reasoning and calls that stand among the parts; what is neither is left out of the text."""
-    kinds = conversation.parts
-    if not kinds:
-        return {}
-    block: Block = {"parts": "drop"}
-    content, other = conversation.texts[0], []
-    for kind in kinds:
-        example = _part(conversation, kind)
-        inner = next((key for key in ("value", "text", "content", kind) if isinstance(example.get(key), str)), None)
-        if kind in names.REASONING and inner:
-            block["reasoning"] = f"{content}[type={kind}].{inner}"
-        elif kind in names.CALLS and inner:
-            block["tool_calls"] = f"{content}[type={kind}].{inner}"
-        elif kind == "tool_use":
-            block["tool_calls"] = {
-                "each": f"{content}[type=tool_use]",
-                "id": "id",
-                "name": "name",
-                "arguments": "input",
-            }
-        elif kind in names.FUNCTION_CALLS and isinstance(example.get(kind), dict):
-            block["tool_calls"] = {"each": f"{content}[*].{kind}", "name": "name", "arguments": "args"}
-        elif kind == "tool_result":
-            block |= _tool_results(conversation, "@.type == 'tool_result'", "[type=tool_result].content")
-        elif kind in names.FUNCTION_RESULTS:
-            block |= _tool_results(conversation, f"@.{kind}", f"[*].{kind}.response")
-        else:
-            other.append(f"{kind} {kinds[kind]}")
-    if other:
-        notes.append(IMAGE_NOTE.format(kinds=", ".join(other)))
-    return block
-
-
-def _tool_results(conversation: Conversation, test: str, inside: str) -> Block:
-    """Results that came in turns of the user: such a turn is the tool's. `test` is true of a part that is a result."""
-    content, labels = relative(conversation.texts[0]), role_rules(conversation.role, conversation.labels)
-    results = f"{inner_path(conversation.texts[0])}{inside}"
-    return {"role": {f"{content}[?{test}]": "tool", **labels}, "text": [results, *conversation.texts]}
-
-
-def _part(conversation: Conversation, kind: str) -> Mapping[str, Any]:
-    contents = (turn.get(conversation.texts[0]) for turn in conversation.turns)
-    parts = (part for content in contents if isinstance(content, list) for part in content)
-    return next(part for part in parts if isinstance(part, dict) and part_kind(part) == kind)
-
-
 def _foreign_keys(conversation: Conversation) -> Block:
     """Calls and reasoning under a key that is not the usual one."""
     block: Block = {}
@@ -297,13 +249,10 @@ def _call_shape(conversation: Conversation, key: str) -> str | Block | None:
     given = next((call.keys() for call in listed if isinstance(call, dict)), None)
     if given is None or "function" in given:
         return key if key in names.CALLS else None
-    name = next((it for it in names.CALL_NAMES if it in given), None)
-    arguments = next((it for it in names.ARGUMENTS if it in given), None)
-    if key in names.CALLS and (arguments in (None, "arguments", "parameters") or name is None):
+    shape = call_shape(key, given)
+    if key in names.CALLS and (shape is None or (shape["name"], shape["arguments"]) in PLAIN_CALLS):
         return key
-    if name is None or arguments is None:
-        return None
-    return {"each": key, **({"id": "id"} if "id" in given else {}), "name": name, "arguments": arguments}
+    return shape
 
 
 def _repeats(conversation: Conversation, key: str) -> bool:
@@ -380,3 +329,16 @@ def _note_trace(conversation: Conversation, notes: list[str]) -> None:
     share = meanings["user"] / len(conversation.place.rows)
     if share >= TRACE_TURNS and not meanings["tool"]:
         notes.append(f"{share:.0f} user turns a row and no tool turns: if they are tool output, see `keep`")
+    if lost := _unanswered(conversation):
+        notes.append(f"{lost} calls have no result after them: what stands inside their own turns is left out")
+
+
+def _unanswered(conversation: Conversation) -> int:
+    """How many turns with calls come before another turn of the one who calls."""
+    role = conversation.role
+    talks = [[turn for element in turns if (turn := as_turn(element))] for _, turns in conversation.place.lists]
+    return sum(
+        one.get(role) == other.get(role) and any(one.get(key) for key in names.ACTIONS)
+        for talk in talks
+        for one, other in pairwise(talk)
+    )
