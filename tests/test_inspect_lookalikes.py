@@ -165,6 +165,18 @@ CASES: dict[str, Case] = {
         [*TWO, "assistant"],
         "6 calls have no result after them",
     ),
+    "the newest turn first": (
+        lambda i: {"messages": [bot(8), user(7), bot(9), user(i)]},
+        {"turns": {"each": "messages"}},
+        TWO[::-1] * 2,
+        "if the newest turn stands first",
+    ),
+    "texts that say who speaks": (
+        lambda i: {"dialog": [f"User: what is {i}?", "Bot: it is so", "User: why is it?"]},
+        {"turns": {"each": "dialog", "split": {"user": "User:", "assistant": "Bot:", "at": "line"}}},
+        [*TWO, "user"],
+        "",
+    ),
     "prompts as JSON text": (
         lambda i: {"prompt": json.dumps([f"what is {i}?", "and then?"]), "response_a": json.dumps(["a", "b"])},
         {"prompt": "prompt[*]", "keep": "each_user", "decode": ["prompt"]},
@@ -191,6 +203,12 @@ def test_numbers_of_turns_are_no_speakers(tmp_path: Path) -> None:
     found = inspected(tmp_path, rows).proposal
     assert found.schema == {"turns": {"each": "log", "role": "by", "text": "says"}}
     assert "{p0: user, p1: assistant}" in found.notes[0]
+
+
+def test_what_all_turns_say_alike_is_no_text(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": {"value": "hello there"}}]
+    turns = [{"object": "thread.message", "role": role, "content": parts} for role in TWO]
+    assert inspected(tmp_path, [{"data": turns, "n": i} for i in ROWS]).proposal.schema is None
 
 
 def test_what_stands_beside_the_rows_is_named(tmp_path: Path) -> None:

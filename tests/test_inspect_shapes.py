@@ -323,7 +323,7 @@ def test_what_inspect_writes_gives_the_talk_that_a_person_reads(shape: str, tmp_
 NOTHING = {
     "columns": ('{"question": ["a b", "c d"], "answer": ["e", "f"]}', "one object of columns (question, answer)"),
     "columns by number": ('{"question": {"0": "a b", "1": "c d"}, "answer": {"0": "e", "1": "f"}}', "orient='records'"),
-    "a split table": ('{"columns": ["question"], "index": [0], "data": [["a b"]]}', "orient='split'"),
+    "a split table": ('{"columns": ["question"], "index": [0], "data": [["a b"]]}', "rows: 'data[*]'"),
     "turns as columns": (
         '[{"talk": {"from": ["human", "gpt"], "value": ["a", "b"]}}]',
         "`talk` holds a list for each key",

@@ -64,8 +64,15 @@ class Conversation:
 
     def last_roles(self) -> Counter[str | None]:
         """How conversations end: role of the last turn, counted."""
-        lasts = (as_turn(turns[-1]) for _, turns in self.place.lists if turns)
-        return Counter(role_meant(turn.get(self.role)) for turn in lasts if turn)
+        return self._roles_at(-1)
+
+    def first_roles(self) -> Counter[str | None]:
+        """How conversations begin: role of the first turn, counted."""
+        return self._roles_at(0)
+
+    def _roles_at(self, place: int) -> Counter[str | None]:
+        turns = (as_turn(turns[place]) for _, turns in self.place.lists if turns)
+        return Counter(role_meant(turn.get(self.role)) for turn in turns if turn)
 
 
 def role_meant(label: object) -> str | None:
@@ -196,12 +203,13 @@ def text_keys(turns: list[Turn], role: str) -> tuple[str, ...]:
     amounts = {key: sum(characters(turn.get(key)) for turn in turns) for key in keys}
     plain = [key for key in keys if "." not in key and amounts[key]]
     candidates = plain or [key for key in keys if amounts[key]]
-    if not candidates:
+    telling = [key for key in candidates if not _is_constant(turns, key)]
+    if not telling:
         return ()
     named = [
         key for key in ("content", "value", "text") if key in candidates and 2 * len(_filled(turns, key)) > len(turns)
     ]
-    first = named[0] if named else max(candidates, key=lambda key: amounts[key])
+    first = named[0] if named else max(telling, key=lambda key: amounts[key])
     holes = [
         turn for turn in turns if not characters(turn.get(first)) and not any(turn.get(key) for key in names.CALLS)
     ]
@@ -215,6 +223,12 @@ def text_keys(turns: list[Turn], role: str) -> tuple[str, ...]:
         return second, first  # an object is no text, but it is not empty either
     beside = _filled(_filled(turns, first), second)  # a model's name, or a date, stands beside texts too
     return (first, second) if len(beside) <= (1 - FILLED_SHARE) * len(turns) else (first,)
+
+
+def _is_constant(turns: list[Turn], key: str) -> bool:
+    """Whether a key that is not called like a text says the same in all turns: {"object": "thread.message"}."""
+    said = [turn[key] for turn in turns if turn.get(key)]
+    return key not in TEXT_KEYS and len(said) > 1 and all(value == said[0] for value in said)
 
 
 def _filled(turns: list[Turn], key: str) -> list[Turn]:

@@ -252,6 +252,9 @@ def _of_lists(places: Mapping[Keys, Place], columns: Columns, notes: Notes) -> B
         if not all(isinstance(it, str) for it in elements):
             continue
         if elements and len(elements) >= 2 * len(place.rows) and mean(map(len, elements)) > MIN_CHARACTERS:
+            if marked := find_speakers("\n".join(said) for _, said in place.lists):
+                notes += marked.notes
+                return {"turns": {"each": path_text(keys), "split": marked.declaration()}, **_system_column(columns)}
             notes.append("nothing says who speaks: the first text is taken for the user's, the next for the answer, …")
             return {
                 "turns": {"each": path_text(keys), "role": {"as": ["user", "assistant"]}},

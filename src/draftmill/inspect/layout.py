@@ -20,7 +20,10 @@ COLUMNS_NOTE = (
 SENTENCE = 4
 """A text of so many words may be meant for a model; a version, or a name, is not."""
 ROLES = ("user", "assistant", "…", "…")
-SPLIT_NOTE = COLUMNS_NOTE.replace("read_json(FILE)", "read_json(FILE, orient='split')")
+SPLIT_NOTE = (
+    "the rows are lists, whose columns have names apart ({names}):  source: {{files: …, rows: 'data[*]'}}  and  "
+    "turns: {{pairs: {{user: '[0]', assistant: '[1]'}}}},  by the places of the columns"
+)
 
 
 def columns_note(rows: list[Any]) -> str | None:

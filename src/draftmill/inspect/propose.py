@@ -35,6 +35,9 @@ from draftmill.inspect.places import Keys, Place, find_places, path_text
 
 PLAIN_CALLS = {("name", "arguments"), ("name", "parameters")}
 """What extract calls the parts of a call by itself."""
+BACKWARDS_NOTE = (
+    "talks begin with the assistant and end with the user: if the newest turn stands first, turn the lists round before"
+)
 TRACE_TURNS = 5
 """User turns a row from which on they may be tool output."""
 
@@ -329,6 +332,9 @@ def _note_trace(conversation: Conversation, notes: list[str]) -> None:
     share = meanings["user"] / len(conversation.place.rows)
     if share >= TRACE_TURNS and not meanings["tool"]:
         notes.append(f"{share:.0f} user turns a row and no tool turns: if they are tool output, see `keep`")
+    half = len(conversation.place.rows) / 2
+    if conversation.first_roles()["assistant"] > half and conversation.last_roles()["user"] > half:
+        notes.append(BACKWARDS_NOTE)
     if lost := _unanswered(conversation):
         notes.append(f"{lost} calls have no result after them: what stands inside their own turns is left out")
 
