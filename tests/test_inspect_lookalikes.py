@@ -46,6 +46,12 @@ CASES: dict[str, Case] = {
         ["system", "user"],
         "",
     ),
+    "a system text in the first turn": (
+        lambda i: {"messages": [{**user(i), "system": "Be brief."}, {**bot(i), "system": None}]},
+        {"turns": {"each": "messages"}, "system": "messages[0].system"},
+        ["system", *TWO],
+        "",
+    ),
     "a list of turns in an element is no text of it": (
         lambda i: {"info": TASK, "traj": [user(i), bot(i)]},
         {"turns": {"each": "traj"}},

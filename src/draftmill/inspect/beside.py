@@ -27,6 +27,20 @@ def question_beside(conversation: Conversation, columns: Columns) -> Block | Non
     return {"role": {"as": "user"}, "text": path_text((asked,))} if asked else None
 
 
+def system_inside(conversation: Conversation) -> str | None:
+    """The path of a system text that is a key of the first turn, where no turn is the system's."""
+    keys = conversation.place.keys
+    firsts = [flat(turns[0]) for _, turns in conversation.place.lists if turns and isinstance(turns[0], dict)]
+    if None in keys or "system" in map(role_meant, conversation.labels) or not firsts:
+        return None
+    for name in names.SYSTEM:
+        if name not in conversation.texts and 2 * sum(bool(characters(turn.get(name))) for turn in firsts) > len(
+            firsts
+        ):
+            return f"{path_text(keys) if keys else ''}[0].{name}"
+    return None
+
+
 def answer_beside(conversation: Conversation, columns: Columns, block: Block) -> Block | None:
     """The block of an answer that stands elsewhere in the row; `block` is that of the turns, which end without one."""
     known = cols.text_columns(columns)

@@ -15,7 +15,7 @@ from typing import Any
 from draftmill.extract.schema import ROLES
 from draftmill.inspect import columns as cols
 from draftmill.inspect import names
-from draftmill.inspect.beside import answer_beside, question_beside
+from draftmill.inspect.beside import answer_beside, question_beside, system_inside
 from draftmill.inspect.columns import Columns, columns_of
 from draftmill.inspect.conversation import (
     Conversation,
@@ -176,8 +176,8 @@ def _of_conversation(found: list[Conversation], places: Mapping[Keys, Place], co
         blocks = [it for it in (block, question, answer) if it]
         schema["turns"] = blocks if len(blocks) > 1 else block
     system = cols.find_system(columns, first.place.keys)
-    if system:
-        schema["system"] = path_text(system)
+    if inside := path_text(system) if system else system_inside(first):
+        schema["system"] = inside
     schema |= (
         _tools(first, places, columns.texts(system) if system else [])
         | _roles(first, notes)
