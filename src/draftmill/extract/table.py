@@ -56,10 +56,8 @@ def write(reduced: Reduced, path: Path, limit: int = STRETCH_BYTES) -> int:
             yield table.set_column(0, SCHEMA.field("id"), ids) if count else table
 
     with parquet_writer(path, SCHEMA, **OPTIONS) as writer:
-        for group in _ahead(_groups(numbered())):
-            hashes = {name: _hex(group[name]) for name in ("group", "dedup")}
-            columns = [hashes.get(name, group[name]) for name in SCHEMA.names]
-            writer.write_table(pa.table(columns, schema=SCHEMA).combine_chunks(), row_group_size=GROUP_ROWS)
+        for group in _ahead(map(_written, _groups(numbered()))):
+            writer.write_table(group, row_group_size=GROUP_ROWS)
     return repeated
 
 
@@ -97,6 +95,12 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
         while (item := following.result()) is not None:
             following = pool.submit(next, items, None)
             yield item
+
+
+def _written(group: pa.Table) -> pa.Table:
+    """The columns of the file."""
+    hashes = {name: _hex(group[name]) for name in ("group", "dedup")}
+    return pa.table([hashes.get(name, group[name]) for name in SCHEMA.names], schema=SCHEMA).combine_chunks()
 
 
 def _full(table: pa.Table) -> int | None:
