@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from extracting import extract
 from forms import ROWS, SPEC, bot, said, user
 
 from draftmill.extract import Source
@@ -86,3 +88,39 @@ def test_who_wrote_a_message_is_no_prompt_and_history_is_kept_without_an_answer(
         {"role": {"as": "user"}, "text": "query"},
     ]
     assert inspect(Source(files=written(tmp_path, rows))).proposal.schema == {"turns": blocks}
+
+
+OPTIONS = ["red", "green", "blue"]
+
+
+@pytest.mark.parametrize(
+    ("beside", "paths"),
+    [
+        ({"choices": OPTIONS}, ["choices[0]", "choices[1]", "choices[2]"]),
+        ({"choices": {"text": OPTIONS, "label": ["A", "B", "C"]}}, [f"choices.text[{i}]" for i in range(3)]),
+        ({"opa": "red", "opb": "green", "opc": "blue"}, ["opa", "opb", "opc"]),
+        ({"option_A": "red", "option_B": "green", "option_C": "blue"}, ["option_A", "option_B", "option_C"]),
+    ],
+)
+def test_answers_to_choose_from_are_noted_with_the_turns_that_have_them(
+    beside: dict[str, Any], paths: list[str], tmp_path: Path
+) -> None:
+    rows = [{"question": f"Which colour has thing {i}?", **beside, "cop": 1} for i in ROWS]
+    found = inspect(Source(files=written(tmp_path, rows))).proposal
+    assert found.schema == {"prompt": "question"}
+    (note,) = found.notes
+    schema = yaml.safe_load(note.partition("with them:  ")[2])
+    assert schema["turns"]["text"]["join"] == ["question", *paths]
+    extracted = extract(tmp_path, schema, *rows)
+    assert extracted.conversations[0] == [("user", "Which colour has thing 0?\nred\ngreen\nblue")]
+
+
+def test_a_passage_beside_the_question_or_the_talk_is_noted(tmp_path: Path) -> None:
+    texts = [{"support": f"All about thing {i}."} for i in ROWS]
+    asked = [{"question": f"What is thing {i}?", **text} for i, text in zip(ROWS, texts, strict=True)]
+    talks = [{"messages": [user(i), bot(i)], **text} for i, text in zip(ROWS, texts, strict=True)]
+    for rows, form in (asked, "text: {join: [support, question]"), (talks, "system: support"):
+        found = inspect(Source(files=written(tmp_path, rows))).proposal
+        assert [form in note for note in found.notes] == [True]
+    same = [{**row, "support": "see the manual"} for row in asked]
+    assert inspect(Source(files=written(tmp_path, same))).proposal.notes == [], "the same in all rows"

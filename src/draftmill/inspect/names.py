@@ -76,6 +76,10 @@ CALLED = ("answers", "tool_calls", "function_calls", "calls", "answer", "functio
 """Columns that may hold the calls that answer a question."""
 BESIDE = {"instruction": ("input", "query", "question", "context"), "question": ("context",)}
 """Columns that add to an instruction or a question."""
+OPTIONS = ("choices", "options", "endings", "candidates")
+"""Lists of answers to choose from."""
+PASSAGES = ("context", "passage", "document", "article", "background", "support", "paragraph", "story")
+"""Columns with the text that a question is about."""
 PAIRS = (
     ("instruction", "output"), ("instruction", "response"), ("query", "response"), ("query", "answer"),
     ("question", "answer"), ("prompt", "completion"), ("prompt", "response"), ("problem", "solution"),

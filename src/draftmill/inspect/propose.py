@@ -30,6 +30,7 @@ from draftmill.inspect.conversation import (
 from draftmill.inspect.items import find_items, items_block, without_thoughts
 from draftmill.inspect.known import Block, empty_words, tools_beside, without_conversation
 from draftmill.inspect.layout import beside_rows, columns_note, envelopes, hints, rows_are_turns
+from draftmill.inspect.omitted import omitted
 from draftmill.inspect.parts import call_shape, parts_block
 from draftmill.inspect.places import Keys, Place, find_places, path_text
 
@@ -128,6 +129,7 @@ def _propose(rows: list[Any]) -> Proposal:
     columns = columns_of(rows)
     proposal = _of_rows(find_places(rows), columns)
     if proposal.schema is not None:
+        proposal.notes += omitted(proposal.schema, columns)
         proposal.notes += [f"several rows share `{key}`: perhaps  group: {key}" for key in cols.find_groups(columns)]
     return proposal
 
