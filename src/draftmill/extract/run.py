@@ -147,9 +147,12 @@ def collected(
         pieces = chunks(source, None if source.rows or joins else columns(schema))
         if joins or schema.last_of:
             relate(schema, pieces, folder / "relations.sqlite")
+        several = workers > 1 and len(pieces) > 1 and limit is None
+        # Before the progress, which is a thread: processes are cheaper to start while there is one.
+        found = shared(schema, folder, pieces, workers) if several else _alone(schema, folder, pieces, limit, memory)
         with progress(f"extract {declaration.name}") as shown:
             parts = []
-            for part in _parts(schema, folder, pieces, workers, limit, memory):
+            for part in found:
                 parts.append(part)
                 shown.advance(part.rows)
         from draftmill.extract.reducing import reduce
@@ -173,20 +176,15 @@ def _located(declaration: Declaration) -> Iterator[None]:
         raise
 
 
-def _parts(
-    schema: Schema, folder: Path, pieces: Sequence[Chunk], workers: int, limit: int | None, memory: int
-) -> Iterator[Part]:
-    """The parts in the order of the chunks."""
-    if workers == 1 or len(pieces) == 1 or limit is not None:
-        mapper = Mapper.of(schema, folder, memory)
-        for number, chunk in enumerate(pieces):
-            part = mapper(number, chunk, limit)
-            yield part
-            limit = None if limit is None else limit - part.lines
-            if limit is not None and limit <= 0:
-                return
-    else:
-        yield from shared(schema, folder, pieces, workers)
+def _alone(schema: Schema, folder: Path, pieces: Sequence[Chunk], limit: int | None, memory: int) -> Iterator[Part]:
+    """The parts in the order of the chunks, of the first `limit` rows."""
+    mapper = Mapper.of(schema, folder, memory)
+    for number, chunk in enumerate(pieces):
+        part = mapper(number, chunk, limit)
+        yield part
+        limit = None if limit is None else limit - part.lines
+        if limit is not None and limit <= 0:
+            return
 
 
 # -- outputs --------------------------------------------------------------------------------------

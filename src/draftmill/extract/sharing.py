@@ -18,14 +18,19 @@ from draftmill.extract.schema import Schema
 
 
 def shared(schema: Schema, folder: Path, pieces: Sequence[Chunk], workers: int) -> Iterator[Part]:
-    """The parts in the order of the chunks. Raises BuildError if a process is killed."""
+    """The parts in the order of the chunks, from processes that start now. Raises BuildError if one is killed."""
     # A child that is a copy starts at once, and has what it needs; that is safe while there is one thread.
     from draftmill.extract import runs  # noqa: F401
 
     method = "fork" if threading.active_count() == 1 and "fork" in get_all_start_methods() else "spawn"
+    pool = ProcessPoolExecutor(workers, get_context(method), _begin, (schema, folder))
+    return _results(pool, pool.map(_work, range(len(pieces)), pieces), workers)
+
+
+def _results(pool: ProcessPoolExecutor, parts: Iterator[Part], workers: int) -> Iterator[Part]:
     try:
-        with ProcessPoolExecutor(workers, get_context(method), _begin, (schema, folder)) as pool:
-            yield from pool.map(_work, range(len(pieces)), pieces)
+        with pool:
+            yield from parts
     except BrokenProcessPool:
         raise BuildError(
             "one of the processes was killed, as a system does that runs out of memory",
