@@ -47,6 +47,14 @@ def finite(digits: str) -> float:
     return number
 
 
+def null(_: str) -> None:
+    """What NaN and the infinities are read as: JSON lacks them, and Python writes them."""
+
+
+LENIENT: dict[str, Any] = {"parse_constant": null, "parse_float": finite}
+"""How the `json` module reads what people write."""
+
+
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -80,7 +88,7 @@ def parse(text: str) -> tuple[Any, bool]:
         pass
     if _NOT_FINITE.search(text):
         try:
-            return json.loads(text, parse_constant=lambda _: None, parse_float=finite), False
+            return json.loads(text, **LENIENT), False
         except (ValueError, RecursionError):
             pass
     return literal(text), True

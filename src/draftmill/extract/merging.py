@@ -35,12 +35,11 @@ def stretches(reduced: Reduced, limit: int = STRETCH_BYTES) -> Iterator[pa.Table
     Larger runs go to files too; those that they are made of are deleted, since both would fill a disk.
     """
     sources: list[Source] = list(zip(reduced.runs, reduced.alive, strict=True))
-    for number in count():
-        if len(sources) <= FAN:
-            break
+    numbers = count()
+    while len(sources) > FAN:
         # The oldest, which are the smallest, and no more of them than must be.
         some = min(FAN, len(sources) - FAN + 1)
-        sources = [*sources[some:], _joined(sources[:some], reduced.folder / f"{number}.merged", limit)]
+        sources = [*sources[some:], _joined(sources[:some], reduced.folder / f"{next(numbers)}.merged", limit)]
     yield from _merged(sources, limit)
 
 

@@ -134,14 +134,12 @@ def workers() -> int:
 
 
 @contextmanager
-def collected(
-    declaration: Declaration, workers: int = 1, limit: int | None = None, memory: int = MEMORY_BYTES
-) -> Iterator[Outcome]:
-    """The work on a whole source (or its first `limit` rows); scratch files live until the context is left.
+def collected(declaration: Declaration, workers: int = 1, memory: int = MEMORY_BYTES) -> Iterator[Outcome]:
+    """The work on a source, as many rows as the declaration allows; scratch files live until the context is left.
 
     `memory`: bytes of rows that are kept out of files; only speed depends on it, and on `workers`.
     """
-    schema, source = declaration.schema, declaration.source
+    schema, source, limit = declaration.schema, declaration.source, declaration.limit
     joins = schema.join is not None
     with scratch("extract", declaration.name) as folder, _located(declaration):
         pieces = chunks(source, None if source.rows or joins else columns(schema))

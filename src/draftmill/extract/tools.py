@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from draftmill.extract.calls import parsed, spread
-from draftmill.extract.literals import dumps, finite, parse
+from draftmill.extract.literals import LENIENT, dumps, parse
 from draftmill.extract.outcome import Message, Rejected, Work
 from draftmill.extract.schema import Paths, Tools
 
@@ -138,7 +138,7 @@ def _values_in(text: str) -> list[Any]:
     """The JSON values that stand one after the other; or one Python literal. Raises ValueError."""
     if not text or text[0] not in "[{":
         raise ValueError("no JSON")
-    decoder, values, place = json.JSONDecoder(parse_float=finite, parse_constant=lambda _: None), [], 0
+    decoder, values, place = json.JSONDecoder(**LENIENT), [], 0
     try:
         while place < len(text):
             value, place = decoder.raw_decode(text, place)

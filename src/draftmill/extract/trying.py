@@ -33,7 +33,7 @@ def attempt(
 ) -> None:
     """Run the declaration named or at the path `declared` and print what comes of it, then fail where extract would."""
     declaration = replace(read(declared, files), limit=rows)
-    with collected(declaration, limit=rows, memory=MEMORY_BYTES) as outcome:
+    with collected(declaration, memory=MEMORY_BYTES) as outcome:
         if as_json:
             print(json.dumps(_as_json(outcome, declaration, explained), ensure_ascii=True), flush=True)
         else:

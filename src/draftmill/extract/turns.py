@@ -224,7 +224,8 @@ def _turn(block: Block, schema: Schema, is_blank: Blank) -> Build:
             work.notes["empty_turns"] += 1
             return
         if block.each is None:  # the row's own `name` is no tool's
-            message.pop("name", None), message.pop("tool_call_id", None)
+            message.pop("name", None)
+            message.pop("tool_call_id", None)
         if flag is not None:
             _mark([message], flag, item)
         messages.append(message)

@@ -9,8 +9,7 @@ from typing import Any
 from draftmill.inspect import columns as cols
 from draftmill.inspect import names
 from draftmill.inspect.columns import Columns
-from draftmill.inspect.conversation import Conversation, characters, flat, role_meant
-from draftmill.inspect.known import Block
+from draftmill.inspect.conversation import Block, Conversation, characters, flat, role_meant
 from draftmill.inspect.places import path_text
 
 MAX_DEPTH = 5

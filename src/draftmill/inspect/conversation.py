@@ -28,6 +28,8 @@ CHANGE_SHARE = 0.8
 MIN_CHARACTERS = 8
 """… and turns have at least so many characters on average."""
 Turn = dict[str, Any]
+Block = dict[str, Any]
+"""Keys of a declaration: a block of `turns`, or the whole of `schema`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +48,6 @@ class Conversation:
     def turns(self) -> Iterator[Turn]:
         """All turns, flattened by one level."""
         return (turn for element in self.place.elements() if (turn := as_turn(element)))
-
-    def meaning(self, label: object) -> str | None:
-        """What a label means by itself, its case aside."""
-        return role_meant(label)
 
     def system_answers(self) -> bool:
         """Whether `system` is who answers, as in dialogues about tasks: all labels are known, none is the assistant's,

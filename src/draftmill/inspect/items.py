@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from draftmill.inspect import names
-from draftmill.inspect.conversation import Conversation, inner_path, role_meant
+from draftmill.inspect.conversation import Block, Conversation, inner_path, role_meant
 from draftmill.inspect.places import Place, path_text
 
-Block = dict[str, Any]
 CALL, RESULT = "function_call", "function_call_output"
 CHANNEL = "channel"
 LOST_NOTE = "{what} of the types {kinds} are left out"

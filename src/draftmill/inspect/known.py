@@ -10,11 +10,10 @@ from typing import Any
 from draftmill.inspect import columns as cols
 from draftmill.inspect import names
 from draftmill.inspect.columns import Columns
-from draftmill.inspect.conversation import MIN_CHARACTERS, text_keys
+from draftmill.inspect.conversation import MIN_CHARACTERS, Block, text_keys
 from draftmill.inspect.places import Keys, Place, path_text
 from draftmill.inspect.speakers import find_speakers, starts_with_mark
 
-Block = dict[str, Any]
 Notes = list[str]
 EMPTY_WORDS = ("None", "null", "N/A", "NaN")
 """Texts that stand for nothing where somebody printed a missing value."""

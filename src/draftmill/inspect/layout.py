@@ -8,11 +8,10 @@ from typing import Any
 
 from draftmill.inspect import columns as cols
 from draftmill.inspect.columns import Columns, columns_of
-from draftmill.inspect.conversation import Conversation, as_conversation, characters, inner_path, role_meant
+from draftmill.inspect.conversation import Block, Conversation, as_conversation, characters, inner_path, role_meant
 from draftmill.inspect.places import Place, path_text
 from draftmill.inspect.speakers import unknown_speakers
 
-Block = dict[str, Any]
 COLUMNS_NOTE = (
     "the file is one object of columns ({names}), which no declaration turns into rows: write rows first, as "
     "`pandas.read_json(FILE).to_json(NEW, orient='records', lines=True)` does"

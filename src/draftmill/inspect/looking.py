@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ def _try(found: Inspection, rows: int) -> None:
         "answer": "regenerate",
         "mask": "assistant",
     }
-    with collected(from_map("inspect", found.declaration, "proposed", "real"), limit=rows) as outcome:
+    declaration = replace(from_map("inspect", found.declaration, "proposed", "real"), limit=rows)
+    with collected(declaration) as outcome:
         found.funnel = summary(outcome)
         unknown = outcome.rejects["unknown_role"] == outcome.rows  # another note says so
         if outcome.yield_ < EXPECTED_YIELD and not unknown:

@@ -41,8 +41,8 @@ def _question(schema: Mapping[str, Any]) -> str | None:
         return str(schema["prompt"])
     blocks = schema.get("turns")
     first = blocks[0] if isinstance(blocks, list) else blocks
-    asks = isinstance(first, dict) and first.get("role") == {"as": "user"} and isinstance(first.get("text"), str)
-    return str(first["text"]) if asks and isinstance(first, dict) else None
+    text = first.get("text") if isinstance(first, dict) and first.get("role") == {"as": "user"} else None
+    return text if isinstance(text, str) else None
 
 
 def _options(columns: Columns) -> list[str]:

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from draftmill.inspect import names
-from draftmill.inspect.conversation import Conversation, inner_path, part_kind
+from draftmill.inspect.conversation import Block, Conversation, inner_path, part_kind
 from draftmill.inspect.items import relative, role_rules
 
-Block = dict[str, Any]
 IMAGE_NOTE = (
     "contents hold parts that are no text ({kinds}); they are left out: `parts: reject` drops such rows instead"
 )

@@ -18,6 +18,7 @@ from draftmill.inspect import names
 from draftmill.inspect.beside import answer_beside, question_beside, system_inside
 from draftmill.inspect.columns import Columns, columns_of
 from draftmill.inspect.conversation import (
+    Block,
     Conversation,
     as_conversation,
     as_turn,
@@ -28,7 +29,7 @@ from draftmill.inspect.conversation import (
     texts_of,
 )
 from draftmill.inspect.items import find_items, items_block, without_thoughts
-from draftmill.inspect.known import Block, empty_words, tools_beside, without_conversation
+from draftmill.inspect.known import empty_words, tools_beside, without_conversation
 from draftmill.inspect.layout import beside_rows, columns_note, envelopes, hints, rows_are_turns
 from draftmill.inspect.omitted import omitted
 from draftmill.inspect.parts import call_shape, parts_block

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from draftmill.errors import DataError
+from draftmill.extract.literals import null
 from draftmill.extract.readers import files
 from draftmill.extract.readers.items import Chunk, Reject
 from draftmill.extract.readers.values import TOO_LARGE, has_long_number, parse
@@ -166,7 +167,7 @@ class Careful:
 
     def __init__(self, chunk: Chunk, name: str = "element {} of the JSON array") -> None:
         self._file, self._name, self._infinite, self.size = chunk.file, name, False, 0
-        decoder = json.JSONDecoder(parse_constant=_null, parse_float=self._float, parse_int=self._int)
+        decoder = json.JSONDecoder(parse_constant=null, parse_float=self._float, parse_int=self._int)
         self._decode = decoder.raw_decode
 
     def _float(self, digits: str) -> float:
@@ -213,10 +214,6 @@ class Careful:
         found = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         fix = "download the file again if it was cut" if text.ended else None
         return DataError(f"{self._name.format(number)} breaks off: {found}", file=self._file, fix=fix)
-
-
-def _null(_: str) -> None:
-    return None
 
 
 def _may_be_cut(error: Exception, text: Text) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from draftmill.extract.literals import LONG_DIGITS, has_long_run
+from draftmill.extract.literals import LENIENT, LONG_DIGITS, has_long_run
 from draftmill.extract.readers.items import BLANK, Blank, Reject
 
 TOO_LARGE = "a number is too large for a double, or has more than 4300 digits"
@@ -74,21 +74,13 @@ def refusal(complaint: str) -> Reject:
 
 def _exact(text: bytes) -> Any | Reject:
     try:
-        return json.loads(text, parse_constant=_null, parse_float=finite)
+        return json.loads(text, **LENIENT)
     except json.JSONDecodeError as error:
         return Reject("not_json", f"{error}")
     except RecursionError:
         return Reject("nested_too_deep", "objects or lists within one another, more than Python can follow")
-    except ValueError:  # `finite`, or a whole number of more than 4300 digits, which Python refuses to read
+    except ValueError:  # beyond a double, or a whole number of more than 4300 digits, which Python refuses to read
         return Reject("number_too_large", TOO_LARGE)
-
-
-def finite(digits: str) -> float:
-    """The number, if a double can hold it. Raises ValueError."""
-    number = float(digits)
-    if number - number != 0:
-        raise ValueError(TOO_LARGE)
-    return number
 
 
 def _without_constants(text: bytes) -> Any | Reject:
@@ -98,7 +90,3 @@ def _without_constants(text: bytes) -> Any | Reject:
     except UnicodeEncodeError:
         return Reject("not_json", "half of a surrogate pair in a string")
     return value
-
-
-def _null(_: str) -> None:
-    return None
