@@ -257,7 +257,6 @@ def compare_memory(folder: Path, few: int, many: int) -> float:
                     orjson.dumps({**row, "conversations": row["conversations"][:1] + row["conversations"][3:]}) + b"\n"
                 )
         peaks.append(stage(SHAPES[3], file)["peak_kib"])
-        print(peaks, file=sys.stderr)
         file.unlink()
     return peaks[1] / peaks[0]
 

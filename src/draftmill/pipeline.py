@@ -43,9 +43,10 @@ def locks() -> list[Path]:
     return [path / "dvc.lock" for path in (Path(), *map(folder, PER_DATASET))]
 
 
-def locked() -> dict[str, Any]:
-    """What every dvc.lock has, by stage; empty before the first build."""
-    return {name: entry for path in locks() for name, entry in _stages(path).items()}
+def locked(kind: str | None = None) -> dict[str, Any]:
+    """What every dvc.lock has, or the one of a kind of stage, by stage; empty before the first build."""
+    paths = locks() if kind is None else [folder(kind) / "dvc.lock"]
+    return {name: entry for path in paths for name, entry in _stages(path).items()}
 
 
 def _stages(path: Path) -> dict[str, Any]:

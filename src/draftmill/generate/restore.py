@@ -84,7 +84,7 @@ def _has(store: Store, path: Path) -> bool:
 
 def _in_cache(dataset: str, path: Path) -> Path | None:
     """Where DVC's cache has the file that dvc.lock names."""
-    stage = pipeline.locked().get(f"generate@{dataset}", {})
+    stage = pipeline.locked("generate").get(f"generate@{dataset}", {})
     for out in stage.get("outs", []):
         if out.get("path") == path.as_posix() and isinstance(out.get("md5"), str):
             return _cache_folder() / "files" / "md5" / out["md5"][:2] / out["md5"][2:]

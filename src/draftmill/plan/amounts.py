@@ -66,17 +66,18 @@ def estimate(values: Mapping[str, Any]) -> tuple[list[Amount], Total]:
     rates = build(Rates, values["run"]["plan"], file="conf/run", key="run.plan")
     form = shape(target)
     per_token = states.bytes_per_token(form.layers, form.hidden_size)
-    amounts = [_amount(name, values, rates, per_token) for name in values["answered"]]
+    locked = pipeline.locked("generate")
+    amounts = [_amount(name, values, rates, per_token, locked) for name in values["answered"]]
     return amounts, _total(amounts, values, rates)
 
 
-def _amount(name: str, values: Mapping[str, Any], rates: Rates, per_token: int) -> Amount:
+def _amount(name: str, values: Mapping[str, Any], rates: Rates, per_token: int, locked: Mapping[str, Any]) -> Amount:
     declared = values["datasets"][name]
     extracted = _metrics("extract", name).get("rows_out")
     available = _at_most(name, values) if extracted is None else extracted
     rows = _wanted(declared["quota"], available, values.get("quota_cap"))
     recorded = declared["answer_resolved"] == "dataset"
-    requests = 0 if recorded or rows is None else max(0, rows - _answered(name, values))
+    requests = 0 if recorded or rows is None else max(0, rows - _answered(name, values, locked))
     prompt, answer = _tokens_per_row(name, values, rates)
     return Amount(
         dataset=name,
@@ -116,10 +117,10 @@ def _wanted(quota: Any, available: int | None, cap: int | None) -> int | None:
     return rows if cap is None else min(rows, cap)
 
 
-def _answered(name: str, values: Mapping[str, Any]) -> int:
+def _answered(name: str, values: Mapping[str, Any], locked: Mapping[str, Any]) -> int:
     """Rows in the last build's answers, if target, engine and sampling are still the same."""
-    locked = pipeline.locked().get(f"generate@{name}", {}).get("params", {}).get(tracked.file(name).as_posix(), {})
-    same = locked.get("asking") == tracked.of(name, values)["asking"]
+    recorded = locked.get(f"generate@{name}", {}).get("params", {}).get(tracked.file(name).as_posix(), {})
+    same = recorded.get("asking") == tracked.of(name, values)["asking"]
     return int(_metrics("generate", name).get("rows_out", 0)) if same else 0
 
 
